@@ -1,0 +1,1 @@
+"""How nodes are run: stateless engines, and the paged-KV engine for transformers."""

@@ -1,0 +1,169 @@
+"""What an engine is, and the few values that it and the worker exchange.
+
+Threads: the worker's *loop* thread calls `open`, `collect`, `finish`, `drop` and `close`; its *device* thread calls
+`Engine.run` with one batch after another, in the order they were collected. An engine's bookkeeping therefore belongs
+to the loop thread and needs no locks; what `run` reads of a batch was written before the batch was handed over.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mstar_core.spec.graph import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorParallel:
+    """This worker's place among the ranks that share a node."""
+
+    rank: int = 0
+    size: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """What a node's factory is called with, once, inside the worker that runs the node."""
+
+    node: Node
+    config: Any
+    checkpoint: Path
+    device: torch.device
+    dtype: torch.dtype
+    parallel: TensorParallel = field(default_factory=TensorParallel)
+
+
+@dataclass(slots=True)
+class NodeRequest:
+    """One request as one node sees it, from the request's first call until it is closed.
+
+    `key` is unique among the worker's open requests. `state` is the node's own: what its `open` returned.
+    """
+
+    key: int
+    params: Mapping[str, Any]
+    seed: int
+    state: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The value of a streaming input: items `position` to `position + len(items)` of the stream.
+
+    The first `context` items were new in an earlier chunk. Exactly one chunk of a stream is `final`.
+    """
+
+    items: tuple[Any, ...]
+    context: int
+    position: int
+    final: bool
+
+
+class BatchOutput:
+    """The device tensors that one batch produced, by output port; `tensors` is empty until the batch has run."""
+
+    __slots__ = ("tensors",)
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One call's share of a batch's output: row `index` of port `port`, maybe not computed yet.
+
+    A row may be an input of the batch queued behind the one that makes it: that is how a decode loop runs ahead.
+    """
+
+    output: BatchOutput
+    port: str
+    index: int
+
+    def tensor(self) -> torch.Tensor:
+        """The row as a view; valid once the batch has run."""
+        return self.output.tensors[self.port][self.index]
+
+
+@dataclass(slots=True)
+class Call:
+    """One ready run of a node for one request.
+
+    `inputs` holds a value per input port (None where unconnected): a tensor, a `Row`, a `Chunk` or a host value.
+    `step` counts this request's runs of this node, from 0, over all walks. `progress` is the engine's: tokens of a
+    chunked prefill done.
+    """
+
+    request: NodeRequest
+    walk: str
+    inputs: Mapping[str, Any]
+    step: int
+    progress: int = 0
+
+
+class Batch:
+    """Calls that run together. Engines subclass it with their plan."""
+
+    __slots__ = ("calls", "output", "walk")
+
+    def __init__(self, walk: str, calls: Sequence[Call]) -> None:
+        self.walk = walk
+        self.calls = list(calls)
+        self.output = BatchOutput()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """How much one batch may hold."""
+
+    requests: int = 64
+    tokens: int = 2048
+
+
+class Engine(ABC):
+    """Runs one node for many requests."""
+
+    @abstractmethod
+    def open(self, request: NodeRequest) -> None:
+        """Make room for a request (once, before its first call)."""
+
+    @abstractmethod
+    def collect(self, walk: str, calls: Sequence[Call], limits: BatchLimits) -> Batch | None:
+        """The next batch from the front of `calls`, resources reserved; None when none can run now.
+
+        Calls left out stay ready. A call whose inputs are wrong raises from `finish`, never from here.
+        """
+
+    @abstractmethod
+    def run(self, batch: Batch) -> None:
+        """Execute on the device thread and fill `batch.output`."""
+
+    @abstractmethod
+    def finish(self, batch: Batch) -> list[Mapping[str, Any] | None]:
+        """Per call, its outputs by port (absent: sparse and not produced); None for a prefill that has to go on.
+
+        Values are `Row`s, host tensors or host values. Called on the loop thread after `run`, in order.
+        """
+
+    @abstractmethod
+    def drop(self, batch: Batch, call: Call) -> None:
+        """Undo a call whose loop turned out to have ended before it: its outputs do not exist, its KV is rolled back.
+
+        Called after `run`, instead of reading that call's result from `finish`.
+        """
+
+    @abstractmethod
+    def close(self, request: NodeRequest) -> None:
+        """Free everything that a request holds. No batch in flight contains it."""
+
+    def capacity(self) -> int | None:
+        """The KV tokens that all requests together may hold, or None where nothing is held."""
+        return None
+
+    def metrics(self) -> Mapping[str, float]:
+        """Gauges by name, e.g. pages in use."""
+        return {}
