@@ -60,6 +60,8 @@ Content: TypeAlias = "Text | Audio | Image | Video | Tensor"
 MODALITIES: Mapping[type, str] = {Text: "text", Audio: "audio", Image: "image", Video: "video", Tensor: "tensor"}
 """The modality's name for each kind of content."""
 
+MODALITY_NAMES = tuple(MODALITIES.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:

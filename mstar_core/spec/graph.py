@@ -9,10 +9,11 @@ a `StreamingEdge` joins an output port in one partition to an input port in anot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mstar_core.spec.chunks import ChunkPolicy
+from mstar_core.spec.where import call_site
 
 FLAG = "flag"
 """The dtype of a port that carries a host-side bool: a loop's stop signal."""
@@ -47,6 +48,7 @@ class Node:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     factory: str | Callable[..., Any]
+    where: str = field(default_factory=call_site, compare=False, repr=False)
 
     def input(self, name: str) -> Port | None:
         """The input port of that name, or None."""
@@ -161,6 +163,7 @@ class Walk:
     partition: str
     body: Element
     reports: tuple[str, ...] = ()
+    where: str = field(default_factory=call_site, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +179,7 @@ class StreamingEdge:
     policy: ChunkPolicy
     capacity: int | None = None
     outlives: bool = False
+    where: str = field(default_factory=call_site, compare=False, repr=False)
 
     @property
     def source_node(self) -> str:

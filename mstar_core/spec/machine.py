@@ -34,19 +34,12 @@ class RequestView:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One tensor of a request's input: the `index`-th of those named `name`."""
-
-    name: str
-    index: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Start:
-    """Start `walk`, with some of its signals bound to the request's own tensors."""
+    """Start `walk`. A signal that bears the name of a request input holds that input's tensor number `take[name]`
+    (0 where it is not mentioned)."""
 
     walk: str
-    bind: Mapping[str, Piece] = field(default_factory=dict)
+    take: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,11 @@ from typing import Any
 
 from mstar_core.errors import InvalidRequest, nearest
 
-_KINDS: Mapping[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "bool": bool, "str": str}
+SEED_LIMIT = 2**63
+"""Seeds are 0 to 2^63 - 1: what a signed 64-bit integer holds without its sign."""
+
+_KINDS = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
+_NUMBERS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +27,9 @@ class Parameter:
     name: str
     kind: str
     default: int | float | bool | str | None = None
-    minimum: float | None = None
-    maximum: float | None = None
-    exclusive_minimum: float | None = None
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    exclusive_minimum: int | float | None = None
     choices: tuple[str, ...] = ()
     doc: str = ""
 
@@ -35,14 +39,14 @@ class Parameter:
 
     def check(self, value: object) -> int | float | bool | str:
         """The value, converted to the parameter's kind; raises `InvalidRequest` naming the field and what is valid."""
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not isinstance(value, _KINDS[self.kind]) or (self.kind in ("int", "float") and not number):
-            raise self._invalid(f"must be {_ARTICLES[self.kind]}, got {_shown(value)}")
-        if isinstance(value, str):
-            return self._checked_text(value)
-        if isinstance(value, bool):
-            return value
-        return self._checked_number(value)
+        match value:
+            case bool() if self.kind == "bool":
+                return value
+            case str() if self.kind == "str":
+                return self._checked_text(value)
+            case int() | float() if not isinstance(value, bool) and isinstance(value, _NUMBERS.get(self.kind, ())):
+                return self._checked_number(value)
+        raise self._invalid(f"must be {_KINDS[self.kind]}, got {_shown(value)}")
 
     def _checked_text(self, value: str) -> str:
         if self.choices and value not in self.choices:
@@ -55,7 +59,7 @@ class Parameter:
             raise self._invalid(f"must be a finite number, got {value}")
         low, above, high = self.minimum, self.exclusive_minimum, self.maximum
         if (low is not None and value < low) or (above is not None and value <= above):
-            bound = f"at least {low:g}" if low is not None else f"greater than {above:g}"
+            bound = f"at least {_plain(low)}" if low is not None else f"greater than {_plain(above or 0)}"
             raise self._invalid(f"must be {bound}, got {value}")
         if high is not None and value > high:
             raise self._invalid(f"must be at most {_plain(high)}, got {value}")
@@ -63,6 +67,16 @@ class Parameter:
 
     def _invalid(self, problem: str) -> InvalidRequest:
         return InvalidRequest(f"{self.name!r} {problem}", param=self.name)
+
+
+SEED = Parameter(
+    name="seed",
+    kind="int",
+    minimum=0,
+    maximum=SEED_LIMIT - 1,
+    doc="Same seed, same output; drawn at random when left out.",
+)
+"""The one parameter that every model has: core adds it to the model's own."""
 
 
 def check_parameters(parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,13 +95,10 @@ def check_parameters(parameters: Sequence[Parameter], given: Mapping[str, Any]) 
     }
 
 
-_ARTICLES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
-
-
 def _shown(value: object, limit: int = 60) -> str:
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def _plain(number: float) -> str:
-    return str(int(number)) if float(number).is_integer() else f"{number:g}"
+def _plain(number: int | float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"

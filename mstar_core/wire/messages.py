@@ -79,11 +79,11 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
 
 
 class StartWalk(msgspec.Struct, frozen=True, tag="start"):
-    """Run a walk; `bind` maps signals to (input name, index)."""
+    """Run a walk; `take` says which of a request input's tensors the signal of that name holds (0 by default)."""
 
     key: int
     walk: str
-    bind: dict[str, tuple[str, int]]
+    take: dict[str, int]
 
 
 class FinishPartition(msgspec.Struct, frozen=True, tag="finish"):
