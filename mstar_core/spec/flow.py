@@ -5,7 +5,7 @@ The check is one pass over the walk's elements in order of execution, with the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mstar_core.errors import nearest
@@ -132,8 +132,7 @@ def _check_input(scope: _Scope, run: Run, node: Node, port: Port, *, in_loop: bo
     if problem:
         scope.report(f"node {node.name!r}: {problem}")
     if source.sparse and not port.sparse:
-        scope.report(f"node {node.name!r}, port {port.name!r}: signal {signal!r} may be missing (sparse), the port may
-        not")
+        scope.report(f"node {node.name!r}, port {port.name!r}: signal {signal!r} is sparse, the port is not")
 
 
 def _check_parallel(scope: _Scope, element: Parallel, *, in_loop: bool) -> None:
@@ -174,8 +173,8 @@ def _check_count(scope: _Scope, count: Count) -> None:
     parameters = {parameter.name: parameter for parameter in scope.spec.config.parameters}
     parameter = parameters.get(count.name)
     if parameter is None:
-        scope.report(f"a loop counts by parameter {count.name!r}, which is not declared{nearest(count.name,
-        parameters)}")
+        hint = nearest(count.name, parameters)
+        scope.report(f"a loop counts by parameter {count.name!r}, which is not declared{hint}")
     elif parameter.kind != "int":
         scope.report(f"a loop counts by parameter {count.name!r}, which is {parameter.kind}, not int")
 
@@ -201,4 +200,3 @@ def _check_emit(scope: _Scope, emit: Emit) -> None:
         scope.report(f"emits modality {emit.modality!r}{nearest(emit.modality, MODALITY_NAMES)}")
     elif emit.modality not in scope.spec.card.outputs:
         scope.report(f"emits modality {emit.modality!r}, which the card does not list among its outputs")
-

@@ -11,8 +11,9 @@ def clash(source: Port, target: Port) -> str | None:
     `any` fits everything but a flag. Shapes fit when they have the same number of axes and no two numbers differ;
     symbols fit every size.
     """
-    if source.dtype != target.dtype and (ANY not in (source.dtype, target.dtype) or FLAG in (source.dtype,
-    target.dtype)):
+    if source.dtype != target.dtype and (
+        ANY not in (source.dtype, target.dtype) or FLAG in (source.dtype, target.dtype)
+    ):
         return f"port {target.name!r} expects {target.dtype}, port {source.name!r} gives {source.dtype}"
     if source.shape is None or target.shape is None:
         return None
@@ -22,8 +23,8 @@ def clash(source: Port, target: Port) -> str | None:
     )
     if fits:
         return None
-    return f"port {target.name!r} expects shape {_shown(target.shape)}, port {source.name!r} gives
-    {_shown(source.shape)}"
+    wanted_shape, given_shape = _shown(target.shape), _shown(source.shape)
+    return f"port {target.name!r} expects shape {wanted_shape}, port {source.name!r} gives {given_shape}"
 
 
 def _shown(shape: tuple[int | str, ...]) -> str:

@@ -128,8 +128,8 @@ def _check_join(place: str, edge: StreamingEdge, nodes: dict[str, Node], spec: M
     if shared:
         yield f"{place}: both ends run in partition {sorted(shared)[0]!r}; a stream joins two partitions"
     if len(consuming) > 1:
-        yield f"{place}: node {edge.target_node!r} consumes the stream in several partitions: {',
-        '.join(sorted(consuming))}"
+        several = ", ".join(sorted(consuming))
+        yield f"{place}: node {edge.target_node!r} consumes the stream in several partitions: {several}"
 
 
 def _partitions(spec: ModelSpec, node: str) -> set[str]:
