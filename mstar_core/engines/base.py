@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -38,7 +38,7 @@ class NodeContext:
     parallel: TensorParallel = field(default_factory=TensorParallel)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class NodeRequest:
     """One request as one node sees it, from the request's first call until it is closed.
 
@@ -89,7 +89,7 @@ class Row:
         return self.output.tensors[self.port][self.index]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """One ready run of a node for one request.
 
@@ -105,15 +105,24 @@ class Call:
     progress: int = 0
 
 
-class Batch:
-    """Calls that run together. Engines subclass it with their plan."""
+Outputs: TypeAlias = "Mapping[str, Any] | Exception | None"
+"""What one call gave: values by output port, the exception that it raised, or None when it has to go on (or was
+dropped)."""
 
-    __slots__ = ("calls", "output", "walk")
+
+class Batch:
+    """Calls that run together. Engines subclass it with their plan.
+
+    `partial` says that some call of it has to go on in a later batch (a chunked prefill): nothing may run ahead of it.
+    """
+
+    __slots__ = ("calls", "output", "partial", "walk")
 
     def __init__(self, walk: str, calls: Sequence[Call]) -> None:
         self.walk = walk
         self.calls = list(calls)
         self.output = BatchOutput()
+        self.partial = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +134,13 @@ class BatchLimits:
 
 
 class Engine(ABC):
-    """Runs one node for many requests."""
+    """Runs one node for many requests.
+
+    `run_ahead` names the output ports whose values are always `Row`s of the batch's output: they may be inputs of the
+    next batch before this one has run.
+    """
+
+    run_ahead: frozenset[str] = frozenset()
 
     @abstractmethod
     def open(self, request: NodeRequest) -> None:
@@ -143,17 +158,20 @@ class Engine(ABC):
         """Execute on the device thread and fill `batch.output`."""
 
     @abstractmethod
-    def finish(self, batch: Batch) -> list[Mapping[str, Any] | None]:
-        """Per call, its outputs by port (absent: sparse and not produced); None for a prefill that has to go on.
+    def finish(self, batch: Batch) -> list[Outputs]:
+        """Per call, its outputs by port (absent: sparse and not produced); an exception where the call failed; None
+        for a prefill that has to go on and for a call that was dropped.
 
         Values are `Row`s, host tensors or host values. Called on the loop thread after `run`, in order.
         """
 
     @abstractmethod
     def drop(self, batch: Batch, call: Call) -> None:
-        """Undo a call whose loop turned out to have ended before it: its outputs do not exist, its KV is rolled back.
+        """Undo a call: its outputs do not exist, its KV is rolled back. Called after `run` and before `finish`.
 
-        Called after `run`, instead of reading that call's result from `finish`.
+        Calls are dropped whose loop turned out to have ended before them, whose request was aborted, or whose batch
+        raised in `run` (all of them then, and `finish` is not called). Later calls of a request are dropped before
+        earlier ones.
         """
 
     @abstractmethod
