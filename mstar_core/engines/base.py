@@ -42,12 +42,14 @@ class NodeContext:
 class NodeRequest:
     """One request as one node sees it, from the request's first call until it is closed.
 
-    `key` is unique among the worker's open requests. `state` is the node's own: what its `open` returned.
+    `key` is unique among the worker's open requests. `runs` counts the calls made so far (the worker's). `state` is the
+    node's own: what its `open` returned.
     """
 
     key: int
     params: Mapping[str, Any]
     seed: int
+    runs: int = 0
     state: Any = None
 
 
@@ -65,12 +67,15 @@ class Chunk:
 
 
 class BatchOutput:
-    """The device tensors that one batch produced, by output port; `tensors` is empty until the batch has run."""
+    """What one batch produced on the device, by output port; `tensors` is empty until the batch has run.
+
+    A port holds one tensor `[calls, ...]`, or one tensor per call where their lengths differ.
+    """
 
     __slots__ = ("tensors",)
 
     def __init__(self) -> None:
-        self.tensors: dict[str, torch.Tensor] = {}
+        self.tensors: dict[str, torch.Tensor | Sequence[torch.Tensor]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,8 @@ class Call:
     """One ready run of a node for one request.
 
     `inputs` holds a value per input port (None where unconnected): a tensor, a `Row`, a `Chunk` or a host value.
-    `step` counts this request's runs of this node, from 0, over all walks. `progress` is the engine's: tokens of a
-    chunked prefill done.
+    `step` counts this request's runs of this node, from 0, over all walks. `progress` and `tokens` are the engine's:
+    tokens of a chunked prefill done, and KV tokens that the whole call appends.
     """
 
     request: NodeRequest
@@ -103,6 +108,7 @@ class Call:
     inputs: Mapping[str, Any]
     step: int
     progress: int = 0
+    tokens: int = 0
 
 
 Outputs: TypeAlias = "Mapping[str, Any] | Exception | None"
@@ -150,7 +156,7 @@ class Engine(ABC):
     def collect(self, walk: str, calls: Sequence[Call], limits: BatchLimits) -> Batch | None:
         """The next batch from the front of `calls`, resources reserved; None when none can run now.
 
-        Calls left out stay ready. A call whose inputs are wrong raises from `finish`, never from here.
+        Calls left out stay ready. A call whose inputs are wrong gives its error in `finish`, never here.
         """
 
     @abstractmethod
