@@ -1,0 +1,199 @@
+"""One request's way through a compiled program: slots, counters, and the step from one operation to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mstar_core.engines.base import Call, NodeRequest
+from mstar_core.spec.graph import Count
+from mstar_core.spec.machine import AT_MOST, DONE, UNTIL
+from mstar_core.worker.program import EmitOp, ForkOp, JoinOp, LoopEnd, LoopStart, Program, RunOp
+from mstar_core.worker.streams import Stream
+
+if TYPE_CHECKING:
+    from mstar_core.worker.models import LoadedModel
+
+_UNBOUNDED = 2**62
+"""The bound of a loop that only its stream ends."""
+
+
+class RequestRun:
+    """One request on this worker, from `Open` to `Closed`."""
+
+    __slots__ = (
+        "closing",
+        "frontend",
+        "id",
+        "in_flight",
+        "inputs",
+        "key",
+        "model",
+        "nodes",
+        "params",
+        "slots",
+        "streams",
+    )
+
+    def __init__(
+        self,
+        key: int,
+        request_id: str,
+        model: LoadedModel,
+        params: Mapping[str, Any],
+        seed: int,
+        inputs: Mapping[str, list[Any]],
+        frontend: str,
+    ) -> None:
+        self.key = key
+        self.id = request_id
+        self.model = model
+        self.params = params
+        self.inputs = inputs
+        self.frontend = frontend
+        self.nodes = {node: NodeRequest(key, params, seed) for node in model.engines}
+        self.slots = {partition: [None] * count for partition, count in model.compiled.slots.items()}
+        self.streams = [Stream(edge) for edge in model.spec.edges]
+        self.in_flight = 0
+        self.closing = False
+
+    def count(self, times: Count | None) -> int:
+        """A loop's bound for this request."""
+        if times is None:
+            return _UNBOUNDED
+        if isinstance(times, int):
+            return times
+        return int(self.params[times.name]) + times.offset
+
+
+class WalkRun:
+    """One walk of one request. `resume` is where to go on once a run that was started ahead has been dropped."""
+
+    __slots__ = ("counters", "emitted", "how", "program", "request", "resume", "slots", "tokens")
+
+    def __init__(self, request: RequestRun, program: Program) -> None:
+        self.request = request
+        self.program = program
+        self.slots: list[Any] = request.slots[program.partition]
+        self.counters = [0] * program.counters
+        self.how = DONE
+        self.emitted = 0
+        self.tokens = 0
+        self.resume = -1
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Task(Call):
+    """A call on its way: which walk and operation it belongs to, and the run started ahead on its outputs, if any.
+
+    A `void` task has no effect: its loop ended before it. A `solo` task runs in a batch of its own, since a batch
+    that it was in has failed.
+    """
+
+    run: WalkRun
+    op: RunOp
+    ahead: Task | None = None
+    void: bool = False
+    solo: bool = False
+
+
+class Host(Protocol):
+    """What the walk asks of its worker."""
+
+    def make_ready(self, run: WalkRun, op: RunOp) -> None:
+        """Queue a run of a node, now or when its streams allow it."""
+        ...
+
+    def emit(self, run: WalkRun, modality: str, value: Any) -> None:
+        """Send a value to the client."""
+        ...
+
+    def walk_ended(self, run: WalkRun) -> None:
+        """Tell the Conductor."""
+        ...
+
+
+def store(task: Task, outputs: Mapping[str, Any]) -> None:
+    """Put a run's outputs where its walk and its streams expect them."""
+    run, op = task.run, task.op
+    for port, slot in op.outputs:
+        if port in outputs:
+            run.slots[slot] = outputs[port]
+    for port, edge in op.pushes:
+        if outputs.get(port) is None:
+            run.request.streams[edge].release()
+        else:
+            run.request.streams[edge].push(outputs[port])
+    run.tokens += task.tokens
+
+
+def advance(run: WalkRun, place: int, host: Host, ahead: Task | None = None) -> None:
+    """Go on from operation `place` until runs are queued or the walk has ended.
+
+    `ahead` is the run already started for the next round of the loop that follows; when the loop goes round, it is that
+    round, and when the loop ends, it is void and the walk goes on once it has been dropped.
+    """
+    ops = run.program.ops
+    while True:
+        op = ops[place]
+        if isinstance(op, RunOp):
+            if ahead is None:
+                host.make_ready(run, op)
+            return
+        if isinstance(op, LoopEnd):
+            place = _round(run, op)
+            if ahead is not None and place == op.exit:
+                ahead.void, run.resume = True, place
+                return
+        elif isinstance(op, EmitOp):
+            host.emit(run, op.modality, run.slots[op.slot])
+            place = op.next
+        elif isinstance(op, LoopStart):
+            place = _enter(run, op)
+        elif isinstance(op, ForkOp):
+            run.counters[op.counter] = len(op.branches)
+            for branch in op.branches:
+                advance(run, branch, host)
+            return
+        elif isinstance(op, JoinOp):
+            run.counters[op.counter] -= 1
+            if run.counters[op.counter]:
+                return
+            place = op.next
+        else:
+            host.walk_ended(run)
+            return
+
+
+def rounds_left(run: WalkRun, loop: LoopEnd) -> int:
+    """How many rounds the loop may still begin after the one that is under way."""
+    return run.counters[loop.bound] - run.counters[loop.counter] - 1
+
+
+def _enter(run: WalkRun, op: LoopStart) -> int:
+    bound = run.request.count(op.times)
+    run.counters[op.counter], run.counters[op.bound] = 0, bound
+    for _, gathered in op.gather:
+        run.slots[gathered] = []
+    if bound > 0:
+        return op.body
+    run.how = AT_MOST
+    return op.exit
+
+
+def _round(run: WalkRun, op: LoopEnd) -> int:
+    """Count one round; where to go on. The stop signal is looked at before the bound."""
+    for slot, gathered in op.gather:
+        run.slots[gathered].append(run.slots[slot])
+    run.counters[op.counter] += 1
+    stopped = (op.until >= 0 and run.slots[op.until]) or (
+        op.until_edge >= 0 and run.request.streams[op.until_edge].ended
+    )
+    if not stopped and run.counters[op.counter] < run.counters[op.bound]:
+        return op.body
+    for slot, gathered in op.gather:
+        run.slots[slot] = run.slots[gathered]
+    if op.dynamic:
+        run.how = UNTIL if stopped else AT_MOST
+    return op.exit
