@@ -26,8 +26,8 @@ class AudioEncoder:
     exactly). Samples cut into other chunks give the same body. No samples at all give a valid file: without
     samples for wav, pcm and flac, with at most 55 ms of silence for the lossy ones.
 
-    `streaming=True`: bytes come as soon as the codec has a frame (20 to 50 ms of audio), and the header leaves the
-    length open. `streaming=False`: `finish` returns the whole body, its header complete.
+    `streaming=True`: bytes come as soon as the codec has a frame (20 to 50 ms of audio at 24 kHz), and the
+    header leaves the length open. `streaming=False`: `finish` returns the whole body, its header complete.
 
     `sample_rate` is that of the samples, 4000 to 192000 Hz; a codec without that rate gets them resampled. `speed`
     (0.25 to 4.0) changes the tempo and keeps the pitch: n samples become round(n / speed).
@@ -41,9 +41,8 @@ class AudioEncoder:
         check_sample_rate(sample_rate)
         check_speed(speed)
         self._taken = 0
-        self._open = True
         self._tempo = None if speed == 1.0 else Tempo(sample_rate, speed)
-        self._writer = _writer(self.format, sample_rate, streaming)
+        self._writer: _Writer | None = _writer(self.format, sample_rate, streaming)
 
     def encode(self, samples: NDArray[np.float32]) -> bytes:
         """Take float32 [n] in [-1, 1], n >= 0 (what lies outside is clamped); return what can be sent now, maybe b"".
@@ -51,24 +50,25 @@ class AudioEncoder:
         Raises `ValueError`, and takes nothing, for another dtype or shape, a NaN or an infinity (naming its position
         in the stream), or after `finish` or `close`.
         """
-        self._check_open()
+        writer = self._open_writer()
         check_samples(samples, self._taken)
         self._taken += len(samples)
-        return self._writer.write(to_pcm(self._tempo.push(samples) if self._tempo else samples))
+        return writer.write(to_pcm(self._tempo.push(samples) if self._tempo else samples))
 
     def finish(self) -> bytes:
         """End the stream and return the rest of the body; the encoder is then closed."""
-        self._check_open()
-        rest = self._writer.write(to_pcm(self._tempo.finish())) if self._tempo else b""
-        rest += self._writer.finish()
+        writer = self._open_writer()
+        rest = writer.write(to_pcm(self._tempo.finish())) if self._tempo else b""
+        rest += writer.finish()
         self.close()
         return rest
 
     def close(self) -> None:
         """Free the codec, at any time and as often as you like; a body not finished stays cut short."""
-        self._open = False
         self._tempo = None
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     def __enter__(self) -> Self:
         return self
@@ -78,9 +78,10 @@ class AudioEncoder:
     ) -> None:
         self.close()
 
-    def _check_open(self) -> None:
-        if not self._open:
+    def _open_writer(self) -> _Writer:
+        if self._writer is None:
             raise ValueError("this audio encoder is finished or closed; make a new one for each body")
+        return self._writer
 
 
 def encode_audio(samples: NDArray[np.float32], format: str, sample_rate: int, speed: float = 1.0) -> bytes:

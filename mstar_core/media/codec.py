@@ -40,7 +40,7 @@ class Codec:
 
 # MP3 and ADTS streams cannot say how many samples to drop, so what the encoder adds at both ends is heard as silence:
 # for AAC 1024 samples before and up to 1023 after (one frame each), for MP3 1105 before and up to 1200 after. From
-# 44.1 kHz up that is less than 55 ms, at 24 kHz more than 80; hence no lower rates. A whole MP3 body says it in its
+# 44.1 kHz up that is less than 55 ms, at 24 kHz 60 to 85; hence no lower rates. A whole MP3 body says it in its
 # LAME tag and decodes to the exact length; so does every Opus body (pre-skip and last granule position, RFC 7845).
 CODECS: Mapping[str, Codec] = {
     "flac": Codec(
@@ -91,7 +91,8 @@ class CodecWriter:
 
     With `streaming`, each packet is given out when the codec makes it. Without, the body is kept for the end and the
     muxer completes its header (FLAC's length and checksum, MP3's LAME tag). The same samples give the same bytes,
-    however they are cut. PyAV resamples where the codec needs it and releases the GIL while filters and codec run.
+    however they are cut. PyAV resamples where the codec needs it and releases the GIL while filters and codec run. Its
+    filter graph keeps a pool of idle threads, one per core, until the writer is closed and dropped.
     """
 
     def __init__(self, codec: Codec, sample_rate: int, *, streaming: bool) -> None:

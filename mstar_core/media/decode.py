@@ -28,8 +28,8 @@ def decode_audio(data: bytes, *, max_seconds: float = DEFAULT_MAX_SECONDS) -> tu
     """Decode the first audio track of an encoded file.
 
     Returns (float32 [n] mono in [-1, 1], the sampling rate in Hz at which it was coded); several channels are averaged.
-    Raises `UndecodableAudio` for bytes that are no readable audio, cut short inside a frame, or not finite, and
-    `AudioTooLong` past `max_seconds`, having decoded no more than that. Frontend only.
+    Raises `UndecodableAudio` for bytes that are no readable audio, that a decoder finds damaged, or that hold NaN or
+    infinity, and `AudioTooLong` past `max_seconds`, having decoded no more than that. Frontend only.
     """
     container_name = _container_name(data)
     try:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mstar_core.media import AUDIO_FORMATS, AudioEncoder, UnknownFormat, decode_audio, encode_audio
+from mstar_core.media.pcm import wav_header
 
 FORMATS = tuple(AUDIO_FORMATS)
 LOSSY = ("mp3", "opus", "aac")
@@ -74,6 +75,11 @@ def test_wav_when_whole_then_sizes_are_right(speech, wav_payload):
     assert struct.unpack_from("<I", body, 4) == (len(body) - 8,)
     assert struct.unpack_from("<I", body, 40) == (len(body) - 44,)
     assert wav_payload(body) == encode_audio(speech(0.5), "pcm", 24000)
+
+
+def test_wav_of_more_than_4_gib_is_refused_with_what_to_do():
+    with pytest.raises(ValueError, match=r"do not fit a WAV file .*ask for flac or a stream"):
+        wav_header(24000, 2**32)
 
 
 @pytest.mark.parametrize("streaming", [True, False])
