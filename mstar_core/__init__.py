@@ -1,1 +1,30 @@
-"""."""
+"""M*: a serving system for composite multimodal models.
+
+For users: `Engine` runs a model in this process. For plugin authors: `hookimpl` marks a hook; `mstar_core.spec` has
+what a plugin declares, `mstar_core.nn` and `mstar_core.engines` what its nodes are made of. Importing this package
+loads nothing; an attribute loads its module on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mstar_core.plugins.hookspecs import hookimpl as hookimpl
+
+__version__ = "0.1.0"
+
+__all__ = ["Engine", "__version__", "hookimpl"]
+
+_MODULES = {"Engine": "mstar_core.client", "hookimpl": "mstar_core.plugins.hookspecs"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'mstar_core' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

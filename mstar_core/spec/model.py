@@ -17,12 +17,14 @@ API = 1
 class Checkpoint:
     """Where weights come from.
 
-    `source` is a hub id (`owner/name`), or `package:relative/path` for one inside a wheel.
+    `source` is a hub id (`owner/name`), or `package:relative/path` for one inside a wheel. `files` are patterns of
+    files to fetch from the hub beside configuration, tokenizer and safetensors (`("*.pt",)`).
     """
 
     name: str
     source: str
     summary: str = ""
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
