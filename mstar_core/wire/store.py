@@ -1,7 +1,7 @@
 """The `local` transport: tensors handed from one party to another within a process, by reference.
 
-A party publishes an array and sends its `TensorRef`; whoever holds the reference takes the array, once. What nobody will
-take any more is dropped by its publisher. Torch-free: arrays are numpy's.
+A party publishes an array and sends its `TensorRef`; whoever holds the reference takes the array, once. What nobody
+will take any more is dropped by its publisher. Torch-free: arrays are numpy's.
 """
 
 from __future__ import annotations

@@ -1,0 +1,213 @@
+"""The Conductor's loop: admits requests, asks state machines what follows, and ends each request exactly once.
+
+It hears of walks, not of tokens, and it touches no tensor. Everything runs on its own thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping
+
+from mstar_core.conductor.models import ServedModel
+from mstar_core.conductor.requests import Request, view_of
+from mstar_core.errors import Cancelled, Conflict, NodeFailed, NotFound, RequestError, Unavailable
+from mstar_core.spec.machine import Transition, WalkEnded
+from mstar_core.wire.mailbox import Mailbox
+from mstar_core.wire.messages import (
+    Cancel,
+    Close,
+    Closed,
+    Ended,
+    ErrorInfo,
+    FinishPartition,
+    Message,
+    Open,
+    ServerState,
+    StartWalk,
+    Stop,
+    Submit,
+    WalkDone,
+    WalkFailed,
+    WorkerFailed,
+    WorkerReady,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Conductor:
+    """Owns the request table, the state machines and admission.
+
+    `frontends` are told when the server's state changes.
+    """
+
+    def __init__(self, mailbox: Mailbox, models: Mapping[str, ServedModel], frontends: tuple[str, ...]) -> None:
+        self._mailbox = mailbox
+        self._models = models
+        self._frontends = frontends
+        self._endpoints: dict[str, str] = {}
+        self._by_id: dict[str, Request] = {}
+        self._by_key: dict[int, Request] = {}
+        self._keys = itertools.count(1)
+        self._stopping = False
+
+    def run(self) -> None:
+        """Serve until `Stop` arrives, then stop the workers."""
+        try:
+            while not self._stopping:
+                for message in self._mailbox.receive(None):
+                    self._handle(message)
+        finally:
+            for endpoint in self._endpoints.values():
+                self._mailbox.send(endpoint, Stop())
+            self._mailbox.close()
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case WalkDone():
+                self._walk_done(message)
+            case Submit():
+                self._submit(message)
+            case Closed():
+                self._closed(self._by_key.pop(message.key))
+            case WalkFailed():
+                self._end(self._by_key[message.key], "failed", message.error.rebuild())
+            case Cancel():
+                if message.request in self._by_id:
+                    self._end(self._by_id[message.request], "cancelled", Cancelled("the request was cancelled"))
+            case WorkerReady():
+                self._worker_ready(message)
+            case WorkerFailed():
+                self._worker_failed(message)
+            case Stop():
+                self._stopping = True
+            case _:
+                raise AssertionError(f"the Conductor gets no {type(message).__name__}")
+
+    def _submit(self, submit: Submit) -> None:
+        try:
+            request = self._checked(submit)
+        except RequestError as error:
+            self._mailbox.send(submit.frontend, Ended(submit.request, "failed", 0, {}, ErrorInfo.of(error)))
+            return
+        self._by_id[submit.request] = request
+        self._models[submit.model].queue.append(request)
+        self._admit(self._models[submit.model])
+
+    def _checked(self, submit: Submit) -> Request:
+        """The request, when it can be served at all; raises the error that refuses it."""
+        if submit.request in self._by_id:
+            raise Conflict(f"a request with the id {submit.request!r} is already being served")
+        model = self._models.get(submit.model)
+        if model is None:
+            raise NotFound(f"no model {submit.model!r} is served here", param="model")
+        if not model.ready:
+            raise Unavailable(f"model {submit.model!r} is not ready: {model.reason}", retry_after=1.0)
+        view = view_of(submit)
+        request = Request(submit, model.spec.machine.demand(view), view)
+        model.refuse_impossible(request)
+        model.refuse_overflow()
+        return request
+
+    def _admit(self, model: ServedModel) -> None:
+        """Start waiting requests, first come first served, while there is room."""
+        while model.queue and model.has_room_for(model.queue[0]):
+            request = model.queue.popleft()
+            request.admitted = True
+            model.admit(request)
+            self._start(request, model)
+
+    def _start(self, request: Request, model: ServedModel) -> None:
+        submit = request.submit
+        request.key = next(self._keys)
+        self._by_key[request.key] = request
+        opened = Open(
+            request.key, submit.request, submit.model, submit.params, submit.seed, submit.inputs, submit.frontend
+        )
+        self._send_to_worker(model, opened)
+        try:
+            transition = model.spec.machine.start(request.view)
+        except Exception as error:  # isolation boundary: a plugin's state machine
+            self._machine_failed(request, error)
+            return
+        self._apply(request, model, transition)
+
+    def _walk_done(self, done: WalkDone) -> None:
+        request = self._by_key[done.key]
+        if request.ended:
+            return
+        model = self._models[request.submit.model]
+        request.walks.discard(done.walk)
+        request.emitted += done.emitted
+        request.tokens[done.walk] += done.tokens
+        try:
+            event = WalkEnded(walk=done.walk, how=done.how, flags=done.flags)
+            transition = model.spec.machine.advance(request.state, event)
+        except Exception as error:  # isolation boundary: a plugin's state machine
+            self._machine_failed(request, error)
+            return
+        self._apply(request, model, transition)
+
+    def _apply(self, request: Request, model: ServedModel, transition: Transition) -> None:
+        request.state = transition.state
+        for start in transition.start:
+            request.walks.add(start.walk)
+            self._send_to_worker(model, StartWalk(request.key, start.walk, dict(start.take)))
+        for partition in transition.finish:
+            self._send_to_worker(model, FinishPartition(request.key, partition))
+        if transition.end is not None and not request.walks:
+            self._end(request, transition.end)
+        elif transition.end is not None or not request.walks:
+            running = ", ".join(sorted(request.walks)) or "nothing"
+            said = "ended the request" if transition.end is not None else "started no walk and did not end the request"
+            self._machine_failed(request, RuntimeError(f"it {said} while {running} runs"))
+
+    def _machine_failed(self, request: Request, error: Exception) -> None:
+        name = request.submit.model
+        _log.error(
+            "the state machine of model %r failed", name, exc_info=error, extra={"request": request.submit.request}
+        )
+        self._end(request, "failed", NodeFailed(f"the state machine of model {name!r} failed: {error}"))
+
+    def _end(self, request: Request, reason: str, error: RequestError | None = None) -> None:
+        """Send the one terminal event, and have everything freed."""
+        if request.ended:
+            return
+        request.ended = True
+        submit, model = request.submit, self._models[request.submit.model]
+        del self._by_id[submit.request]
+        info = ErrorInfo.of(error) if error else None
+        self._mailbox.send(submit.frontend, Ended(submit.request, reason, request.emitted, dict(request.tokens), info))
+        if request.admitted:
+            self._send_to_worker(model, Close(request.key))
+        else:
+            model.queue.remove(request)
+
+    def _closed(self, request: Request) -> None:
+        model = self._models[request.submit.model]
+        model.release(request)
+        self._admit(model)
+
+    def _worker_ready(self, ready: WorkerReady) -> None:
+        self._endpoints[ready.worker] = ready.endpoint
+        for name in ready.nodes:
+            model = self._models[name]
+            model.worker, model.ready, model.reason = ready.worker, True, "ready"
+            model.capacity = ready.capacity.get(name, {})
+        self._announce()
+
+    def _worker_failed(self, failed: WorkerFailed) -> None:
+        for model in self._models.values():
+            if model.worker in ("", failed.worker):
+                model.ready, model.reason = False, failed.reason
+        self._announce()
+
+    def _announce(self) -> None:
+        states = {name: model.reason for name, model in self._models.items()}
+        ready = all(model.ready for model in self._models.values())
+        for frontend in self._frontends:
+            self._mailbox.send(frontend, ServerState(ready, states))
+
+    def _send_to_worker(self, model: ServedModel, message: Message) -> None:
+        self._mailbox.send(self._endpoints[model.worker], message)
