@@ -1,0 +1,83 @@
+"""The outputs of a `/generate` answer: content to JSON.
+
+Parts look as in a request (see `parts`); audio that was asked for in a format is
+`{"type": "audio", "format": ..., "rate": ..., "data": ...}`, `rate` being the model's.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mstar_core.media import encode_audio
+from mstar_core.spec.content import Array, Audio, Content, Image, Tensor, Text, Video
+
+
+def output_part(content: Content) -> dict[str, Any]:
+    """The JSON of one piece of content."""
+    match content:
+        case Text(text):
+            return {"type": "text", "text": text}
+        case Audio(samples, rate):
+            return {"type": "audio", "rate": rate, **_packed(samples)}
+        case Image(pixels):
+            return {"type": "image", **_packed(pixels)}
+        case Video(frames, rate, audio):
+            sound = {"audio": output_part(audio)} if audio else {}
+            return {"type": "video", "rate": rate, **_packed(frames), **sound}
+        case Tensor(name, array):
+            return {"type": "tensor", "name": name, **_packed(array)}
+
+
+def encoded_part(body: bytes, format: str, rate: int) -> dict[str, Any]:
+    """The JSON of encoded audio, or of a piece of it; `rate` in Hz."""
+    return {"type": "audio", "format": format, "rate": rate, "data": base64.b64encode(body).decode()}
+
+
+def output_parts(contents: Sequence[Content], audio_format: str) -> list[dict[str, Any]]:
+    """The JSON of a whole answer; `audio_format` "" for raw samples. Work of the CPU: call it in a thread."""
+    parts = []
+    for content in joined(contents):
+        if isinstance(content, Audio) and audio_format:
+            body = encode_audio(content.samples, audio_format, content.rate)
+            parts.append(encoded_part(body, audio_format, content.rate))
+        else:
+            parts.append(output_part(content))
+    return parts
+
+
+def joined(contents: Iterable[Content]) -> list[Content]:
+    """Pieces of text, and of audio, put together; a picture, clip or tensor between them keeps them apart.
+
+    Text and audio that a model makes at the same time come mixed, and are two outputs.
+    """
+    runs: list[list[Content]] = []
+    open_runs: dict[type, list[Content]] = {}
+    for content in contents:
+        if not isinstance(content, (Text, Audio)):
+            open_runs.clear()
+            runs.append([content])
+        elif run := open_runs.get(type(content)):
+            run.append(content)
+        else:
+            runs.append(open_runs.setdefault(type(content), [content]))
+    return [_whole(run) for run in runs]
+
+
+def _whole(run: list[Content]) -> Content:
+    first = run[0]
+    if isinstance(first, Text):
+        return Text("".join(piece.text for piece in run if isinstance(piece, Text)))
+    if isinstance(first, Audio):
+        pieces = [piece.samples for piece in run if isinstance(piece, Audio)]
+        return Audio(np.concatenate(pieces), first.rate)
+    return first
+
+
+def _packed(array: Array) -> dict[str, Any]:
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    data = base64.b64encode(little.tobytes()).decode()
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": data}

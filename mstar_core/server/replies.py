@@ -1,0 +1,103 @@
+"""The three ways a response is sent: whole, as a stream of bytes, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.types import Send
+
+from mstar_core.errors import Cancelled, RequestError
+from mstar_core.server.errors import CutShort, error_body
+
+Headers = Mapping[str, str]
+
+_logger = logging.getLogger(__name__)
+
+_COMMENT = b": keep-alive\n\n"
+"""A line that clients skip (WHATWG HTML, section 9.2.6: lines that start with a colon)."""
+
+
+async def send_whole(send: Send, headers: Headers, body: bytes) -> None:
+    """A complete body with its Content-Length."""
+    await _start(send, {**headers, "content-length": str(len(body))})
+    await _body(send, body, more=False)
+
+
+async def send_stream(send: Send, headers: Callable[[], Headers], pieces: AsyncGenerator[bytes, None]) -> None:
+    """A chunked body, each piece as it is made; `headers` is asked once the first piece is there.
+
+    A failure before that is raised as it is. Later ones leave the body without its end and raise `CutShort`.
+    """
+    async with aclosing(pieces):
+        first = await anext(pieces, b"")
+        await _start(send, headers())
+        try:
+            await _body(send, first)
+            async for piece in pieces:
+                await _body(send, piece)
+        except RequestError as error:
+            raise CutShort(error) from error
+        await _body(send, b"", more=False)
+
+
+async def send_events(send: Send, events: AsyncGenerator[bytes, None], keepalive_s: float) -> None:
+    """A stream of events, with a comment after each `keepalive_s` of silence.
+
+    A failure before the first event or comment is raised as it is. Later ones are sent as an `error` event; then
+    `CutShort` is raised. An exception that nobody foresaw is logged here and told as an internal error.
+    """
+    async with aclosing(_with_comments(events, keepalive_s)) as pieces:
+        first = await anext(pieces, b"")
+        await _start(send, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"})
+        try:
+            await _body(send, first)
+            async for piece in pieces:
+                await _body(send, piece)
+        except RequestError as error:
+            await _end_with(send, error)
+        except Exception:
+            _logger.exception("a stream of events failed unexpectedly")
+            await _end_with(send, RequestError("internal error; the server's log tells more"))
+        await _body(send, b"", more=False)
+
+
+def event(name: str, data: Mapping[str, Any]) -> bytes:
+    """One server-sent event; its data is JSON, which has no line breaks of its own."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
+
+
+async def _end_with(send: Send, error: RequestError) -> None:
+    if not isinstance(error, Cancelled):
+        await _body(send, event("error", {"type": "error", **error_body(error)}))
+    await _body(send, b"", more=False)
+    raise CutShort(error) from error
+
+
+async def _with_comments(events: AsyncIterator[bytes], interval: float) -> AsyncGenerator[bytes, None]:
+    while True:
+        upcoming = asyncio.ensure_future(anext(events, None))
+        try:
+            while not (await asyncio.wait([upcoming], timeout=interval))[0]:
+                yield _COMMENT
+        finally:
+            if not upcoming.done():
+                upcoming.cancel()
+                await asyncio.wait([upcoming])
+        piece = upcoming.result()
+        if piece is None:
+            return
+        yield piece
+
+
+async def _start(send: Send, headers: Headers) -> None:
+    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": 200, "headers": encoded})
+
+
+async def _body(send: Send, data: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": more})

@@ -1,0 +1,36 @@
+"""Which model a request means, and whether it serves the route."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mstar_core.client.service import ServedModel, Service
+from mstar_core.errors import InvalidRequest, NotFound, nearest
+
+
+def served_model(service: Service, name: str) -> ServedModel:
+    """The model of that name; raises `NotFound` with the names there are."""
+    if model := service.models.get(name):
+        return model
+    names = ", ".join(sorted(service.models))
+    raise NotFound(f"model {name!r} is not served here{nearest(name, service.models)}; models: {names}", param="model")
+
+
+def model_for_route(service: Service, name: str, route: str) -> ServedModel:
+    """The model of that name, if its card lists the route; raises `InvalidRequest` with those that do."""
+    model = served_model(service, name)
+    if route in model.spec.card.routes:
+        return model
+    able = sorted(name for name, other in service.models.items() if route in other.spec.card.routes)
+    raise InvalidRequest(
+        f"model {name!r} does not serve {route}; models that do: {', '.join(able) or 'none'}", param="model"
+    )
+
+
+def usage_fields(usage: Mapping[str, int]) -> dict[str, Any]:
+    """A request's counts as clients read them: with a total where both sides were counted."""
+    fields: dict[str, Any] = dict(usage)
+    if {"input_tokens", "output_tokens"} <= fields.keys():
+        fields.setdefault("total_tokens", fields["input_tokens"] + fields["output_tokens"])
+    return fields

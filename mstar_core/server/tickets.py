@@ -1,0 +1,73 @@
+"""From an HTTP request to a ticket: submitted off the event loop, cancelled as soon as the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import ParamSpec, TypeAlias, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from mstar_core.client.ticket import Ticket
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+Answer: TypeAlias = Callable[[Ticket, Send], Awaitable[None]]
+"""Sends the whole HTTP response of a ticket."""
+
+
+class TicketResponse(Response):
+    """The response of a request that the service runs.
+
+    `submit` makes the ticket (in a thread: processors work there); `answer` sends what comes of it. A `RequestError`
+    before the status line becomes an error response. The ticket is cancelled when the client leaves, at any time, and
+    when the answer ends early.
+    """
+
+    def __init__(self, submit: Callable[[], Ticket], answer: Answer) -> None:
+        super().__init__()
+        self._submit = submit
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the request to its end."""
+        async with _running(self._submit, receive) as ticket:
+            await self._answer(ticket, send)
+
+
+@asynccontextmanager
+async def _running(submit: Callable[[], Ticket], receive: Receive) -> AsyncIterator[Ticket]:
+    watch = asyncio.create_task(_departure(receive))
+    try:
+        ticket = await in_thread(submit)
+        watch.add_done_callback(lambda watch: None if watch.cancelled() else ticket.cancel())
+        try:
+            yield ticket
+        finally:
+            if ticket.end is None:
+                ticket.cancel()
+    finally:
+        watch.cancel()
+        await asyncio.wait([watch])
+
+
+async def _departure(receive: Receive) -> None:
+    """Return when the client has left. The request's body was read before."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def in_thread(call: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+    """`asyncio.to_thread`, except that a cancelled caller leaves only when the call has returned.
+
+    So nobody frees an encoder, say, that a thread still works with.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(call, *arguments, **named))
+    try:
+        return await asyncio.shield(running)
+    finally:
+        if not running.done():
+            await asyncio.wait([running])
