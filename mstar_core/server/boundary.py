@@ -56,7 +56,8 @@ class RequestBoundary:
     async def _answered(self, scope: Scope, receive: Receive, answer: _Answer) -> RequestError | None:
         """Run the application; the error, if it cut the response short."""
         try:
-            if given := dict(scope["headers"]).get(_ID_HEADER.encode()):
+            given = dict(scope["headers"]).get(_ID_HEADER.encode())
+            if given is not None:
                 log.request_id.set(check_request_id(given.decode("latin-1"), _ID_HEADER))
             await self._app(scope, receive, answer.send)
         except CutShort as short:

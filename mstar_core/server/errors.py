@@ -84,6 +84,5 @@ def _routing_error(request: Request, error: HTTPException) -> RequestError:
         allowed = (error.headers or {}).get("allow", "")
         return MethodNotAllowed(f"{path} does not take {method}; it takes {allowed}")
     if error.status_code == 404:
-        paths = {getattr(route, "path", "") for route in request.app.routes}
-        return NotFound(f"no route {path}{nearest(path, paths)}")
+        return NotFound(f"no route {path}{nearest(path, request.app.openapi()['paths'])}")
     return InvalidRequest(str(error.detail))

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mstar_core.media import encode_audio
-from mstar_core.spec.content import Array, Audio, Content, Image, Tensor, Text, Video
+from mstar_core.spec.content import Audio, Content, Image, Tensor, Text, Video
 
 
 def output_part(content: Content) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def _whole(run: list[Content]) -> Content:
     return first
 
 
-def _packed(array: Array) -> dict[str, Any]:
+def _packed(array: NDArray[Any]) -> dict[str, Any]:
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     data = base64.b64encode(little.tobytes()).decode()
     return {"dtype": array.dtype.name, "shape": list(array.shape), "data": data}

@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from mstar_core.errors import InvalidRequest, nearest
 from mstar_core.media import AudioTooLong, UndecodableAudio, decode_audio
 from mstar_core.media.formats import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from mstar_core.server.body import shown, validate
-from mstar_core.spec.content import Array, Audio, Content, Image, Tensor, Text, Video
+from mstar_core.spec.content import Audio, Content, Image, Tensor, Text, Video
 
 _DTYPES = (
     "bool",
@@ -132,8 +133,16 @@ def _read_video(part: Mapping[str, Any], at: str) -> Video:
     fields = validate(_VideoPart, part, at)
     frames = _unpacked(fields, at)
     _require_shape(frames, (None, None, None, 3), at)
-    sound = _read_audio(fields.audio, f"{at}.audio") if "audio" in fields.model_fields_set else None
-    return Video(frames, fields.rate, sound)
+    return Video(frames, fields.rate, _sound_track(fields, at))
+
+
+def _sound_track(fields: _VideoPart, at: str) -> Audio | None:
+    if "audio" not in fields.model_fields_set:
+        return None
+    sound = content_of(fields.audio, f"{at}.audio")
+    if not isinstance(sound, Audio):
+        raise InvalidRequest(f"'{at}.audio.type' must be 'audio'", param=f"{at}.audio.type")
+    return sound
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Content]] = {
@@ -145,7 +154,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Content]] = {
 }
 
 
-def _unpacked(part: _ArrayPart, at: str) -> Array:
+def _unpacked(part: _ArrayPart, at: str) -> NDArray[Any]:
     if part.dtype not in _DTYPES:
         problem = f"'{at}.dtype' must be one of {', '.join(_DTYPES)}; got {shown(part.dtype)}"
         raise InvalidRequest(problem + nearest(part.dtype, _DTYPES), param=f"{at}.dtype")
@@ -167,7 +176,7 @@ def _bytes(data: str, at: str) -> bytes:
         raise InvalidRequest(f"'{at}.data' is not valid base64: {error}", param=f"{at}.data") from None
 
 
-def _require_shape(array: Array, sizes: tuple[int | None, ...], at: str) -> None:
+def _require_shape(array: NDArray[Any], sizes: tuple[int | None, ...], at: str) -> None:
     fits = array.ndim == len(sizes) and all(size in (None, array.shape[axis]) for axis, size in enumerate(sizes))
     if not fits or not array.size:
         wanted = ", ".join("n" if size is None else str(size) for size in sizes)
