@@ -76,6 +76,16 @@ VARIABLES: tuple[Variable[Any], ...] = (PLUGINS, BLOCK_PLUGINS)
 """The table, in the order in which it is shown."""
 
 
+def block_command(name: str) -> str:
+    """The shell command that keeps a plugin out beside those that are kept out already."""
+    return set_command(BLOCK_PLUGINS.name, BLOCK_PLUGINS.get() | {name})
+
+
+def set_command(variable: str, names: frozenset[str]) -> str:
+    """The shell command that gives a variable this list of names."""
+    return f"export {variable}={','.join(sorted(names))}" if names else f"unset {variable}"
+
+
 def warnings(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """A line for each variable with M*'s prefix that M* does not know."""
     known = [variable.name for variable in VARIABLES]

@@ -96,14 +96,10 @@ def discover(path: Sequence[str] | None = None) -> Discovery:
 
 def _blocked(name: str, allowed: frozenset[str] | None, denied: frozenset[str]) -> tuple[str, str] | None:
     if name in denied:
-        return f"{env.BLOCK_PLUGINS.name} names it", _export(env.BLOCK_PLUGINS.name, denied - {name})
+        return f"{env.BLOCK_PLUGINS.name} names it", env.set_command(env.BLOCK_PLUGINS.name, denied - {name})
     if allowed is not None and name not in allowed:
-        return f"{env.PLUGINS.name} does not name it", _export(env.PLUGINS.name, allowed | {name})
+        return f"{env.PLUGINS.name} does not name it", env.set_command(env.PLUGINS.name, allowed | {name})
     return None
-
-
-def _export(variable: str, names: frozenset[str]) -> str:
-    return f"export {variable}={','.join(sorted(names))}" if names else f"unset {variable}"
 
 
 def _copies_by_name(path: Sequence[str]) -> dict[str, list[_Copy]]:

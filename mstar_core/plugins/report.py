@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from mstar_core.env import block_command
 from mstar_core.errors import PluginError, UnknownModel, nearest
 
 
@@ -74,7 +75,7 @@ def mark_duplicates(reports: Sequence[PluginReport]) -> tuple[PluginReport, ...]
             report,
             status=Status.DUPLICATE,
             reason="; ".join(clashes[report.name]),
-            remedy=f"export MSTAR_BLOCK_PLUGINS={report.name}",
+            remedy=block_command(report.name),
         )
         if report.status is Status.OK and report.name in clashes
         else report

@@ -1,0 +1,21 @@
+"""The table of commands. A line is all that a new command needs here; its module is imported when it is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a command is (`package.module:attribute`, a `click.Command`), and what `mstar --help` says of it."""
+
+    target: str
+    summary: str
+
+
+COMMANDS = {
+    "check": Entry("mstar_core.cli.check:check", "Examine every plugin, each in a process of its own."),
+    "graph": Entry("mstar_core.cli.graph:graph", "Draw a model's nodes, walks and streams."),
+    "list-models": Entry("mstar_core.cli.list_models:list_models", "List the models that can be served."),
+    "plugins": Entry("mstar_core.cli.plugins:plugins", "List the installed plugins, and what is wrong with them."),
+}
