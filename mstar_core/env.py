@@ -72,7 +72,15 @@ BLOCK_PLUGINS: Variable[frozenset[str]] = Variable(
     doc="Plugins that are not imported, even when MSTAR_PLUGINS names them.",
 )
 
-VARIABLES: tuple[Variable[Any], ...] = (PLUGINS, BLOCK_PLUGINS)
+API_KEYS: Variable[tuple[str, ...]] = Variable(
+    name="MSTAR_API_KEYS",
+    parse=lambda text: tuple(key.strip() for key in text.split(",") if key.strip()),
+    default=(),
+    form="keys separated by commas",
+    doc="API keys of `mstar serve`, beside those of --api-key. Unset, and none given: every route is open.",
+)
+
+VARIABLES: tuple[Variable[Any], ...] = (PLUGINS, BLOCK_PLUGINS, API_KEYS)
 """The table, in the order in which it is shown."""
 
 

@@ -18,4 +18,5 @@ COMMANDS = {
     "graph": Entry("mstar_core.cli.graph:graph", "Draw a model's nodes, walks and streams."),
     "list-models": Entry("mstar_core.cli.list_models:list_models", "List the models that can be served."),
     "plugins": Entry("mstar_core.cli.plugins:plugins", "List the installed plugins, and what is wrong with them."),
+    "serve": Entry("mstar_core.cli.serve:serve_models", "Serve models over HTTP."),
 }

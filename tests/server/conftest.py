@@ -64,9 +64,10 @@ class ScriptedService:
         return ticket
 
     def _cancel(self, request_id):
-        if request_id in self.running:
+        stop = self.running.get(request_id)
+        if stop is not None and not stop.is_set():
             self.cancelled.append(request_id)
-            self.running[request_id].set()
+            stop.set()
 
     def _play(self, ticket, script, stop):
         reason = "stop"

@@ -1,0 +1,94 @@
+"""`mstar serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from mstar_core import env, log
+from mstar_core.client.service import Service
+from mstar_core.errors import nearest
+from mstar_core.server.run import listen, serve
+from mstar_core.server.settings import ServerSettings
+from mstar_core.spec.placement import load_placement
+
+DEFAULTS = ServerSettings()
+
+
+@click.command("serve")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    multiple=True,
+    metavar="[MODEL=]NAME|DIR|ID",
+    help="A checkpoint on the model's card, a local directory, or a hub id; for one model, or for all.",
+)
+@click.option(
+    "--placement",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A YAML file: which worker runs which node, and with how much memory. Default: everything on one worker.",
+)
+@click.option("--host", default=DEFAULTS.host, show_default=True, help="Address to listen on; 0.0.0.0 for every one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=DEFAULTS.port, show_default=True, help="0: a free one.")
+@click.option(
+    "--api-key",
+    "api_keys",
+    multiple=True,
+    metavar="KEY",
+    help="A key that clients must send. Other users of this host can see it here; MSTAR_API_KEYS hides it from them.",
+)
+@click.option("--log-format", type=click.Choice(log.LOG_FORMATS), default="text", show_default=True)
+@click.option("--log-level", type=click.Choice(log.LOG_LEVELS), default="info", show_default=True)
+def serve_models(
+    models: Sequence[str],
+    checkpoints: Sequence[str],
+    placement: Path | None,
+    host: str,
+    port: int,
+    api_keys: Sequence[str],
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Serve MODELs over HTTP until SIGINT or SIGTERM.
+
+    The first signal lets running requests end, a second one cuts them off. A line on stdout says when requests are
+    answered; everything else goes to stderr.
+
+    \b
+    Examples:
+      mstar serve MODEL
+      mstar serve MODEL --checkpoint tiny --port 0
+      mstar serve A B --checkpoint A=./fine-tuned --host 0.0.0.0
+    """
+    log.configure(log_format, log_level)
+    settings = ServerSettings(host=host, port=port, api_keys=(*api_keys, *env.API_KEYS.get()))
+    chosen = by_model(models, checkpoints)
+    listener = listen(settings)
+    with (
+        listener,
+        Service.start(
+            models,
+            checkpoints=chosen,
+            placement=load_placement(placement) if placement else None,
+            progress=lambda what: click.echo(f"{what} ...", err=True),
+        ) as service,
+    ):
+        serve(service, settings, listener, announce=click.echo)
+        click.echo("stopped", err=True)
+
+
+def by_model(models: Sequence[str], checkpoints: Sequence[str]) -> dict[str, str]:
+    """The checkpoint of each model that the `--checkpoint` options name; raises `click.UsageError`."""
+    chosen: dict[str, str] = {}
+    for given in checkpoints:
+        model, equals, checkpoint = given.partition("=")
+        if equals and model not in models:
+            raise click.UsageError(f"--checkpoint {given}: no model {model!r} is to be served{nearest(model, models)}")
+        for name, value in {model: checkpoint}.items() if equals else dict.fromkeys(models, given).items():
+            if name in chosen:
+                raise click.UsageError(f"--checkpoint {given}: {name!r} has one already, {chosen[name]}")
+            chosen[name] = value
+    return chosen
