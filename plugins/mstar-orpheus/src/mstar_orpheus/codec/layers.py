@@ -25,7 +25,7 @@ Weights = Mapping[str, Tensor]
 
 _TILE_ELEMENTS = 131072
 """Elements of a CPU tile: 512 KiB in float32, so that a tile and its few temporaries fit in 2 MiB of L2. Measured:
-half of it costs 2 %, an eighth 30 %, and no tiles 8 % at 8 frames and 40 % at 64."""
+half of it costs 3 %, an eighth 30 %, and no tiles 8 % at 8 frames and 40 % at 64."""
 
 _SMALLEST_ALPHA = 1e-6
 """A snake of smaller |α| takes this one: x + sin²(αx)/α is then x to within 1e-6 x², and u = αx can be undone."""

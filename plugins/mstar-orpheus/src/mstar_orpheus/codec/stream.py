@@ -5,6 +5,11 @@ receptive field is known, and the final chunk flushes the rest. `decode_compat` 
 gives (canopyai/Orpheus-TTS, `orpheus_tts/decoder.py`): every frame from the fourth on ends an isolated window of four
 frames of which the second frame's samples are kept, so frame 0 and the last two are never heard.
 
+Context is decoded again for every chunk rather than kept as layer states. Since no layer computes more rows than the
+wanted samples need, that costs little: an exact chunk of 8 new frames multiplies 1.07 times what one long decode would
+per frame, of 4 frames 1.15 times, of 2 frames 1.30 times, of 1 frame 1.59 times; a compat window 1.54 times instead
+of 4.
+
 Both are pure functions of the chunks, both run the windows of many requests in one call, and a chunk's samples are the
 same bits whichever other chunks stand beside it. Called by the decode node, in its worker.
 """
