@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import click
 
 from mstar_core.cli.errors import FAILED
-from mstar_core.cli.output import explanation, json_option, print_json, warn
+from mstar_core.cli.output import NO_PLUGINS, explanation, json_option, print_json, warn
 from mstar_core.cli.probes import probe_all
 from mstar_core.plugins.discovery import discover
 from mstar_core.plugins.probe import Verdict
@@ -48,6 +48,8 @@ def check(models: tuple[str, ...], static: bool, timeout: float, as_json: bool) 
         judged = [{**asdict(verdict.report), "problems": verdict.problems} for verdict in verdicts]
         print_json({"ok": sound, "plugins": judged})
     else:
+        if not verdicts:
+            click.echo(NO_PLUGINS, err=True)
         for verdict in verdicts:
             click.echo("\n".join(_lines(verdict)))
     return 0 if sound else FAILED

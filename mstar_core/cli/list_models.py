@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mstar_core.cli.output import json_option, print_json, print_table, warn_of_plugins
+from mstar_core.cli.output import NO_MODELS, json_option, print_json, print_table, warn_of_plugins
 from mstar_core.plugins.registry import Registry, load_registry
 
 
@@ -41,7 +41,7 @@ def list_models(as_json: bool) -> None:
     if rows:
         print_table(("model", "in", "out", "checkpoints", "plugin"), rows)
     else:
-        click.echo("No models. A model comes with a plugin: pip install the plugin's distribution.", err=True)
+        click.echo(NO_MODELS, err=True)
 
 
 def as_data(registry: Registry) -> dict[str, Any]:

@@ -13,6 +13,9 @@ from mstar_core.plugins.report import PluginReport
 
 C = TypeVar("C", bound="Callable[..., Any]")
 
+NO_PLUGINS = "No plugins. A plugin is a distribution that you install with pip."
+NO_MODELS = "No models. A model comes with a plugin, which is a distribution that you install with pip."
+
 _GAP = "  "
 
 

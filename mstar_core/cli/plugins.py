@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from mstar_core.cli.output import explanation, json_option, print_json, print_table, warn
+from mstar_core.cli.output import NO_PLUGINS, explanation, json_option, print_json, print_table, warn
 from mstar_core.plugins.registry import load_registry
 from mstar_core.plugins.report import Status
 
@@ -39,7 +39,7 @@ def plugins(as_json: bool) -> None:
         warn(warning)
     rows = [(report.name, report.version, str(report.status), ", ".join(report.models)) for report in registry.reports]
     if not rows:
-        click.echo("No plugins. A plugin is a distribution that you install with pip.", err=True)
+        click.echo(NO_PLUGINS, err=True)
         return
     print_table(("plugin", "version", "status", "models"), rows)
     for report in registry.reports:

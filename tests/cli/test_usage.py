@@ -64,7 +64,14 @@ def test_list_models_without_any_says_where_models_come_from(capsys):
     assert main(["list-models"]) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "pip install" in captured.err
+    assert "install with pip" in captured.err
+
+
+def test_check_without_plugins_exits_0_and_of_an_unknown_model_exits_1(capsys):
+    assert main(["check"]) == 0
+    assert capsys.readouterr().err.endswith("install with pip.\n")
+    assert main(["check", "toy"]) == 1
+    assert "error: unknown model 'toy'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("error", "status"), [(CheckpointError("no"), 1), (ConfigurationError("no"), 2)])
