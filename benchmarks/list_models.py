@@ -23,6 +23,7 @@ from mstar_core.testing.plugins import environment
 
 BUDGET_MS = 250.0
 PLUGINS = ("mstar-first", "mstar-second")
+REQUIRES = ("mstar-core>=0.1",)
 COMMANDS = {
     "python -c pass": ("-c", "pass"),
     "mstar list-models": ("-m", "mstar_core", "list-models"),
@@ -40,7 +41,7 @@ def main() -> None:
         site = Path(directory)
         for name in PLUGINS:
             package = name.replace("-", "_")
-            install(site, name, toy_source(package, package), files=TOY_FILES)
+            install(site, name, toy_source(package, package), files=TOY_FILES, requires=REQUIRES)
         variables = environment((site,), PLUGINS)
         times = in_turns(options.rounds, variables)
         imported = imported_modules(variables)

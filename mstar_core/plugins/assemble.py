@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mstar_core.checkpoints import checkpoint_directory
+from mstar_core.errors import CheckpointError
 from mstar_core.plugins.registry import Registry
 from mstar_core.spec.model import ModelCard, ModelSpec
 from mstar_core.spec.validate import BUILT_IN_ENGINES, validate
@@ -39,6 +40,8 @@ def locate(card: ModelCard, wanted: str | None = None, *, weights: bool = True) 
 
     None is the card's first checkpoint. `weights=False` is for those who need the configuration only.
     """
+    if not card.checkpoints:
+        raise CheckpointError(f"model {card.name!r} offers no checkpoint; its plugin's card must name one")
     if wanted is None:
         wanted = card.checkpoints[0].name
     chosen = [checkpoint for checkpoint in card.checkpoints if checkpoint.name == wanted] or card.checkpoints

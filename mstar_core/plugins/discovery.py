@@ -8,6 +8,7 @@ stale one does not hide the one that works.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -155,13 +156,15 @@ def _absent_code(distribution: PathDistribution, entries: Sequence[tuple[str, st
 
 def _excluded_core(requirements: Sequence[str]) -> str:
     """The requirement on the core that this core does not meet, or an empty string."""
-    from packaging.requirements import Requirement
+    ours = [text for text in requirements if canonical_name(re.split(r"[^\w.-]", text)[0]) == CORE]
+    if not ours:
+        return ""
+    from packaging.requirements import Requirement  # here, since its import takes a tenth of a listing's time
 
-    for text in requirements:
+    for text in ours:
         requirement = Requirement(text)
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        met = requirement.specifier.contains(mstar_core.__version__, prereleases=True)
-        if canonical_name(requirement.name) == CORE and applies and not met:
+        if applies and not requirement.specifier.contains(mstar_core.__version__, prereleases=True):
             return f"{CORE}{requirement.specifier}"
     return ""
 
