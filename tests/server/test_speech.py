@@ -75,7 +75,8 @@ def test_stream_sends_audio_before_the_model_has_ended(http, service, tone):
     service.script = [first, 60, second]
     with http.stream("POST", ROUTE, json=body(response_format="pcm", stream=True)) as answer:
         assert "content-length" not in answer.headers
-        assert len(next(answer.iter_raw())) == 2 * len(first.samples)
+        pieces = answer.iter_raw()  # kept: httpx closes the connection with the iterator
+        assert len(next(pieces)) == 2 * len(first.samples)
         assert service.running
 
 
