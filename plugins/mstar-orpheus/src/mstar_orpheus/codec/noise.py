@@ -27,17 +27,19 @@ _LANES = 4
 def philox4x32(counters: Tensor, keys: Tensor) -> Tensor:
     """Philox4x32-10: counters [4, ...] and keys [2, ...], 32-bit words in int64, -> random words [4, ...].
 
-    Products of two words wrap at 64 bits, which leaves both halves' bits intact.
+    Products of two words wrap at 64 bits, which leaves both halves' bits intact. Odd words carry a product's upper
+    half along; it is masked off where it would be felt.
     """
     shape = (2, *[1] * (counters.dim() - 1))
     multipliers = torch.tensor(_MULTIPLIERS, device=counters.device).view(shape)
     steps = torch.tensor(_KEY_STEPS, device=counters.device).view(shape)
     even, odd = counters[0::2], counters[1::2]  # words 0 and 2; words 1 and 3
     for _ in range(_ROUNDS):
-        products = even * multipliers
-        high, low = (products >> 32) & _WORD, products & _WORD
-        even, odd = high.flip(0) ^ odd ^ keys, low.flip(0)
+        products = (even * multipliers).flip(0)
+        even = (products >> 32).bitwise_xor_(odd).bitwise_xor_(keys).bitwise_and_(_WORD)
+        odd = products
         keys = (keys + steps) & _WORD
+    odd = odd & _WORD
     return torch.stack([even[0], odd[0], even[1], odd[1]])
 
 
