@@ -3,7 +3,7 @@ import logging
 import httpx
 import pytest
 
-from mstar_core.errors import NodeFailed, Overloaded, Unavailable
+from mstar_core.errors import Overloaded, Unavailable
 from mstar_core.spec.content import Audio
 
 SPEECH = "/v1/audio/speech"
@@ -111,5 +111,4 @@ def test_cut_stream_is_logged_with_its_reason(http, service, tone, failure, capl
         http.stream("POST", SPEECH, json=SAY | {"stream": True}) as answer,
     ):
         answer.read()
-    assert isinstance(failure, NodeFailed)
     assert any("node_failed" in record.getMessage() for record in caplog.records)
