@@ -198,9 +198,13 @@ class Conductor:
         self._announce()
 
     def _worker_failed(self, failed: WorkerFailed) -> None:
-        for model in self._models.values():
-            if model.worker in ("", failed.worker):
-                model.ready, model.reason = False, failed.reason
+        """A worker is gone: its models are down, and their requests end now; nothing is left there to free."""
+        lost = [name for name, model in self._models.items() if model.worker in ("", failed.worker)]
+        for name in lost:
+            self._models[name].ready, self._models[name].reason = False, failed.reason
+        for request in [each for each in self._by_id.values() if each.submit.model in lost]:
+            self._end(request, "failed", Unavailable(f"worker {failed.worker!r} failed: {failed.reason}"))
+        self._endpoints.pop(failed.worker, None)
         self._announce()
 
     def _announce(self) -> None:
@@ -210,4 +214,6 @@ class Conductor:
             self._mailbox.send(frontend, ServerState(ready, states))
 
     def _send_to_worker(self, model: ServedModel, message: Message) -> None:
-        self._mailbox.send(self._endpoints[model.worker], message)
+        endpoint = self._endpoints.get(model.worker)
+        if endpoint is not None:
+            self._mailbox.send(endpoint, message)

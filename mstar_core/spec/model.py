@@ -52,10 +52,14 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What `mstar_config` returns: the model's own typed config (a frozen value), and its request parameters."""
+    """What `mstar_config` returns: the model's own typed config (a frozen value), and its request parameters.
+
+    `dtype` is the one that the weights are published in, which a placement of dtype `auto` keeps.
+    """
 
     values: Any
     parameters: tuple[Parameter, ...]
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

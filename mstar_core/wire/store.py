@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
 
 class LocalStore:
-    """Arrays published within this process, by key. Safe from any thread."""
+    """Arrays published within this process, by key; shared by all its parties. Safe from any thread."""
 
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
+    def __init__(self) -> None:
         self._keys = itertools.count(1)
         self._arrays: dict[int, NDArray[Any]] = {}
         self._lock = threading.Lock()
@@ -33,7 +32,7 @@ class LocalStore:
         key = next(self._keys)
         with self._lock:
             self._arrays[key] = array
-        return TensorRef(str(array.dtype), array.shape, self.owner, key)
+        return TensorRef(str(array.dtype), array.shape, "local", key)
 
     def take(self, ref: TensorRef) -> NDArray[Any]:
         """The array behind a reference; it is no longer kept."""

@@ -19,13 +19,13 @@ class QueueCount:
 
 @dataclass(slots=True)
 class WorkerGauges:
-    """Counts by (node, walk)."""
+    """Counts by (model, node, walk)."""
 
-    queues: dict[tuple[str, str], QueueCount] = field(default_factory=dict)
+    queues: dict[tuple[str, str, str], QueueCount] = field(default_factory=dict)
 
     def count(self, queue: ReadyQueue, flight: Flight) -> None:
         """Add a batch that has run."""
-        entry = self.queues.setdefault((queue.queue.node, queue.queue.walk), QueueCount())
+        entry = self.queues.setdefault((queue.model, queue.queue.node, queue.queue.walk), QueueCount())
         entry.batches += 1
         entry.calls += len(flight.batch.calls)
         entry.seconds += flight.seconds

@@ -29,6 +29,7 @@ class ReadyQueue:
     `credit` is the scheduler's; `failed` a batch that waits for its successor.
     """
 
+    model: str
     queue: Queue
     engine: Engine
     limits: BatchLimits
@@ -52,7 +53,9 @@ class LoadedModel:
         self.compiled = compiled
         self.engines = dict(engines)
         self.queues = [
-            ReadyQueue(queue, engines[queue.node], limits.get(queue.node, BatchLimits()), weight)
+            ReadyQueue(
+                compiled.spec.card.name, queue, engines[queue.node], limits.get(queue.node, BatchLimits()), weight
+            )
             for queue in compiled.queues
         ]
 

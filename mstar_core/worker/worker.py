@@ -7,7 +7,7 @@ hands over the next ones, sends what was emitted, and then sleeps until a messag
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,18 @@ class Worker:
         self._device = DeviceThread(name, self._waker.wake)
         queues = [queue for model in models.values() for queue in model.queues]
         self._scheduler = Scheduler(queues, run_ahead=run_ahead)
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that hold resources here."""
+        return len(self._requests)
+
+    def engine_metrics(self) -> Iterator[tuple[str, str, str, float]]:
+        """(model, node, gauge, value) of every engine."""
+        for model, loaded in self._models.items():
+            for node, engine in loaded.engines.items():
+                for name, value in engine.metrics().items():
+                    yield model, node, name, value
 
     def run(self) -> None:
         """Serve until `Stop` arrives."""

@@ -1,0 +1,97 @@
+"""A request as its caller holds it: iterate it for content, in a thread or in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mstar_core.errors import RequestError
+from mstar_core.spec.content import Content, Renderer
+from mstar_core.wire.messages import Ended
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a complete request ended: why (`stop`, `length`, ...), and the counts that a client is told."""
+
+    reason: str
+    usage: Mapping[str, int]
+
+
+_Event: TypeAlias = "tuple[str, NDArray[Any]] | Ended | RequestError"
+
+
+class Ticket:
+    """One request. Iterate it once, with `for` or with `async for`; a failed request raises its `RequestError`.
+
+    `end` is set once the iteration has ended well. Leaving the iteration early does not cancel: call `cancel`.
+    """
+
+    def __init__(self, request_id: str, renderer: Renderer, cancel: Callable[[], None]) -> None:
+        self.id = request_id
+        self.end: End | None = None
+        self._renderer = renderer
+        self._cancel = cancel
+        self._events: deque[_Event] = deque()
+        self._arrived = threading.Condition()
+        self._notify: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        """Stop the request and free what it holds; from any thread, any number of times, also after its end."""
+        self._cancel()
+
+    def deliver(self, event: _Event) -> None:
+        """Called by the frontend's thread: one output, or the end."""
+        with self._arrived:
+            self._events.append(event)
+            self._arrived.notify()
+            if self._notify is not None:
+                self._notify()
+
+    def __iter__(self) -> Iterator[Content]:
+        """Content as it is made; blocks the calling thread."""
+        while self.end is None:
+            with self._arrived:
+                self._arrived.wait_for(lambda: self._events)
+                event = self._events.popleft()
+            yield from self._contents(event)
+
+    async def __aiter__(self) -> AsyncIterator[Content]:
+        """Content as it is made, in the running event loop."""
+        arrived = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        with self._arrived:
+            self._notify = lambda: _call_soon(loop, arrived.set)
+            if self._events:
+                arrived.set()
+        while self.end is None:
+            if not self._events:
+                await arrived.wait()
+                arrived.clear()
+                continue
+            for content in self._contents(self._events.popleft()):
+                yield content
+
+    def _contents(self, event: _Event) -> Iterator[Content]:
+        if isinstance(event, RequestError):
+            raise event
+        if isinstance(event, Ended):
+            yield from self._renderer.finish()
+            self.end = End(event.reason, self._renderer.usage(event.tokens))
+            return
+        content = self._renderer.output(*event)
+        if content is not None:
+            yield content
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Call back in the loop, unless it was closed meanwhile: then nobody waits there."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(callback)
