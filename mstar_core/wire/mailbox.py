@@ -58,12 +58,13 @@ class Mailbox:
         ll messages that have arrived; waits up to `timeout` seconds (None: for ever) for a first one or a wake-up.
         """
         self._flush()
-        messages = self._drain()
-        if messages or timeout == 0:
+        messages: list[Message] = []
+        if self._drain(messages) or timeout == 0:
             return messages
         self._poller.poll(None if timeout is None else int(timeout * 1000))
         self._flush()
-        return self._drain()
+        self._drain(messages)
+        return messages
 
     def waker(self) -> Waker:
         """A handle by which another thread wakes this party from `receive`, or sends it messages."""
@@ -87,13 +88,15 @@ class Mailbox:
             self._peers[endpoint] = _connected(self._context, endpoint)
         return self._peers[endpoint]
 
-    def _drain(self) -> list[Message]:
-        messages: list[Message] = []
+    def _drain(self, messages: list[Message]) -> bool:
+        """Append what has arrived; whether anything did, wake-ups included."""
+        arrived = False
         while True:
             try:
                 frame = self._inbox.recv(zmq.NOBLOCK)
             except zmq.Again:
-                return messages
+                return arrived
+            arrived = True
             if frame != _WAKE:
                 messages.append(_decode(frame))
 

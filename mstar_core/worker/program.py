@@ -31,14 +31,16 @@ from mstar_core.spec.model import ModelSpec
 class RunOp:
     """Run a node, store its outputs, push its streams, go on at `next`.
 
-    `inputs` and `outputs` pair ports with slots; `takes` and `pushes` pair ports with edges. `ahead` is the loop
-    operation that directly follows and leads back here, if the run may be started ahead of its predecessor's end.
+    `inputs` and `outputs` pair ports with slots, `sparse` are the outputs that may be missing; `takes` and `pushes`
+    pair ports with edges. `ahead` is the loop operation that directly follows and leads back here, if the run may be
+    started ahead of its predecessor's end.
     """
 
     queue: int
     node: str
     inputs: tuple[tuple[str, int], ...]
     outputs: tuple[tuple[str, int], ...]
+    sparse: frozenset[str]
     takes: tuple[tuple[str, int], ...]
     pushes: tuple[tuple[str, int], ...]
     next: int = -1
@@ -208,6 +210,7 @@ class _Compiler:
                 node=node.name,
                 inputs=tuple((port, self._slot(reads.get(port, port))) for port in plain),
                 outputs=tuple((port.name, self._slot(writes.get(port.name, port.name))) for port in node.outputs),
+                sparse=frozenset(port.name for port in node.outputs if port.sparse),
                 takes=tuple(takes.items()),
                 pushes=tuple((e.source_port, index) for index, e in enumerate(edges) if e.source_node == node.name),
                 next=len(self._ops) + 1,

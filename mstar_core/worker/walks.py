@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mstar_core.engines.base import Call, NodeRequest
+from mstar_core.errors import NodeFailed
 from mstar_core.spec.graph import Count
 from mstar_core.spec.machine import AT_MOST, DONE, UNTIL
 from mstar_core.worker.program import EmitOp, ForkOp, JoinOp, LoopEnd, LoopStart, Program, RunOp
@@ -115,11 +116,16 @@ class Host(Protocol):
 
 
 def store(task: Task, outputs: Mapping[str, Any]) -> None:
-    """Put a run's outputs where its walk and its streams expect them."""
+    """Put a run's outputs where its walk and its streams expect them.
+
+    A sparse output that is missing empties its slot. Raises `NodeFailed` when one is missing that must not be.
+    """
     run, op = task.run, task.op
     for port, slot in op.outputs:
-        if port in outputs:
-            run.slots[slot] = outputs[port]
+        value = outputs.get(port)
+        if value is None and port not in op.sparse:
+            raise NodeFailed(f"node {op.node!r} gave no output {port!r} in walk {task.walk!r}")
+        run.slots[slot] = value
     for port, edge in op.pushes:
         if outputs.get(port) is None:
             run.request.streams[edge].release()

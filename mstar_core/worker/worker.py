@@ -230,7 +230,11 @@ class Worker:
         elif isinstance(outcome, Exception):
             self._fail(task, outcome)
         else:
-            store(task, outcome)
+            try:
+                store(task, outcome)
+            except NodeFailed as error:
+                self._fail(task, error)
+                return
             advance(task.run, task.op.next, self, task.ahead)
 
     def _dropped(self, task: Task) -> None:
