@@ -192,5 +192,5 @@ def _complete(spec: ModelSpec, prepared: Prepared, outputs: frozenset[str] | Non
     for each in declared.values():
         if not each.optional and not prepared.inputs.get(each.name):
             raise RequestError(f"the processor of {spec.card.name!r} gave no input {each.name!r}")
-    inputs = {name: [np.ascontiguousarray(array) for array in arrays] for name, arrays in prepared.inputs.items()}
+    inputs = {name: [np.asarray(array, order="C") for array in arrays] for name, arrays in prepared.inputs.items()}
     return Prepared(inputs=inputs, params=prepared.params, outputs=outputs or prepared.outputs or made)
