@@ -112,10 +112,10 @@ class Conductor:
 
     def _admit(self, model: ServedModel) -> None:
         """Start waiting requests, first come first served, while there is room."""
-        while model.queue and model.has_room_for(model.queue[0]):
+        while model.queue and model.has_room:
             request = model.queue.popleft()
             request.admitted = True
-            model.admit(request)
+            model.admitted += 1
             self._start(request, model)
 
     def _start(self, request: Request, model: ServedModel) -> None:
@@ -186,7 +186,7 @@ class Conductor:
 
     def _closed(self, request: Request) -> None:
         model = self._models[request.submit.model]
-        model.release(request)
+        model.admitted -= 1
         self._admit(model)
 
     def _worker_ready(self, ready: WorkerReady) -> None:

@@ -15,8 +15,8 @@ from mstar_core.spec.model import ModelSpec
 class ServedModel:
     """One model: at most `running` requests at once and `waiting` in the queue; `capacity` is KV tokens by node.
 
-    A request is admitted when its whole demand fits beside the demands already admitted, so an admitted request never
-    waits for ever for pages.
+    A request whose demand exceeds a whole pool is refused at once. Beyond that admission does not count pages:
+    engines let calls wait and park requests, and the oldest one always gets on.
     """
 
     spec: ModelSpec
@@ -28,7 +28,6 @@ class ServedModel:
     capacity: Mapping[str, int] = field(default_factory=dict)
     queue: deque[Request] = field(default_factory=deque)
     admitted: int = 0
-    reserved: dict[str, int] = field(default_factory=dict)
 
     def refuse_impossible(self, request: Request) -> None:
         """Raise `InvalidRequest` for a request that could not run even alone."""
@@ -42,29 +41,11 @@ class ServedModel:
 
     def refuse_overflow(self) -> None:
         """Raise `Overloaded` when the queue is full."""
-        if len(self.queue) >= self.waiting and not self.has_room_for(None):
+        if not self.has_room and len(self.queue) >= self.waiting:
             name, waiting = self.spec.card.name, len(self.queue)
             raise Overloaded(f"model {name!r} runs {self.admitted} requests and {waiting} wait", retry_after=1.0)
 
-    def has_room_for(self, request: Request | None) -> bool:
-        """Whether a request may start now (None: whether the running limit allows any)."""
-        if self.admitted >= self.running or (request is None and self.queue):
-            return False
-        demand = request.demand if request else {}
-        return all(
-            self.reserved.get(node, 0) + tokens <= self.capacity[node]
-            for node, tokens in demand.items()
-            if node in self.capacity
-        )
-
-    def admit(self, request: Request) -> None:
-        """Count a request in."""
-        self.admitted += 1
-        for node, tokens in request.demand.items():
-            self.reserved[node] = self.reserved.get(node, 0) + tokens
-
-    def release(self, request: Request) -> None:
-        """Count it out, once the worker has freed what it held."""
-        self.admitted -= 1
-        for node, tokens in request.demand.items():
-            self.reserved[node] -= tokens
+    @property
+    def has_room(self) -> bool:
+        """Whether one more request may run."""
+        return self.admitted < self.running

@@ -139,6 +139,18 @@ class BatchLimits:
     tokens: int = 2048
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What a placement says of a node's engine: how many requests may be open at once, its KV pool, its largest batch,
+    whether steps are compiled."""
+
+    requests: int = 64
+    kv_tokens: int = 65536
+    page_tokens: int = 16
+    batch: BatchLimits = field(default_factory=BatchLimits)
+    compile: bool = False
+
+
 class Engine(ABC):
     """Runs one node for many requests.
 
@@ -147,6 +159,11 @@ class Engine(ABC):
     """
 
     run_ahead: frozenset[str] = frozenset()
+
+    @classmethod
+    @abstractmethod
+    def build(cls, node: Any, context: NodeContext, settings: EngineSettings) -> Engine:
+        """The engine around a node object, with the memory that `settings` give it."""
 
     @abstractmethod
     def open(self, request: NodeRequest) -> None:

@@ -18,6 +18,7 @@ class OutOfPages(Exception):
 
     def __init__(self, wanted: int, free: int) -> None:
         super().__init__(f"{wanted} pages wanted, {free} free")
+        self.wanted = wanted
 
 
 class PageAllocator:

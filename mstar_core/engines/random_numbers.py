@@ -35,7 +35,8 @@ def uniforms(seeds: npt.ArrayLike, stream: int, steps: npt.ArrayLike, draws: int
 
 def _absorb(words: Words, more: Words) -> Words:
     """Mix `more` into `words`; every bit of both changes about half of the result's bits."""
-    mixed = words + (more + np.uint64(1)) * _INCREMENT  # modulo 2**64
+    mixed: Words = words + (more + np.uint64(1)) * _INCREMENT  # modulo 2**64
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
-    return mixed ^ (mixed >> np.uint64(31))
+    mixed ^= mixed >> np.uint64(31)
+    return mixed

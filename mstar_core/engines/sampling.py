@@ -21,6 +21,9 @@ from mstar_core.engines.ranking import leading
 UNMASKED = -1
 """The phase in which every token is allowed."""
 
+PADDING_SLOT = 0
+"""The row of a history table that belongs to no request."""
+
 _WIDTHS = (64, 1024)
 """How many leading tokens are looked at before all are; sorting a whole vocabulary costs far more on a CPU."""
 
@@ -128,7 +131,7 @@ class Sampler:
     """A sampler of one node: its tables on the device, and the function from logits to ids.
 
     `masks` `[phases, vocab]` is true where a token is allowed. The history table counts, per request slot, how often
-    each token was seen; its last row takes what padding writes.
+    each token was seen; its row 0 takes what padding writes.
     """
 
     def __init__(
@@ -137,7 +140,7 @@ class Sampler:
         self.spec = spec
         self.stream = stream_id(*purpose)
         self.device = device
-        self.padding_slot = slots
+        self.slots = slots
         self.phases = 0 if masks is None else masks.shape[0]
         self._masks = None if masks is None else _additive(masks, spec.vocab).to(device)
         counts = (slots + 1, spec.vocab) if spec.penalises else (0, spec.vocab)
@@ -195,6 +198,12 @@ class Sampler:
     def count(self, slots: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
         """Add `weights` to the history of `ids`, entry by entry; negative weights take back."""
         self.history.view(-1).index_add_(0, slots * self.spec.vocab + ids, weights)
+
+    def grow(self) -> None:
+        """Make room in the history table for `slots` requests (set before), keeping what is there."""
+        history = self.history
+        self.history = history.new_zeros(self.slots + 1, self.spec.vocab)
+        self.history[: history.shape[0]] = history
 
     def forget(self, slot: int) -> None:
         """Clear one request's history."""

@@ -90,7 +90,7 @@ def cut(segments: Sequence[Segment], done: int, budget: int, *, alone: bool) -> 
     stop = 0  # where the segment stops among the call's tokens
     for index, segment in enumerate(segments):
         stop += segment.tokens
-        if 0 < done and stop <= done:
+        if done > 0 and stop <= done:
             continue
         start = max(segment.tokens - (stop - done), 0)
         wanted = segment.tokens - start

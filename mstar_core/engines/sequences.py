@@ -58,6 +58,11 @@ class SequenceStore:
         for sequence in self._requests.pop(request).values():
             self.allocator.release(sequence.pages)
 
+    def clear(self, request: int) -> None:
+        """Free every sequence of a request that stays open."""
+        for name in self.names(request):
+            self.free(request, name)
+
     def get(self, request: int, name: str) -> CachedSequence:
         """A request's sequence; an empty one appears on first use."""
         return self._requests[request].setdefault(name, CachedSequence())

@@ -45,7 +45,7 @@ class StatelessNode(ABC):
         so it must leave the requests' states as they were when it raises.
         """
 
-    def close(self, request: NodeRequest) -> None:
+    def close(self, request: NodeRequest) -> None:  # noqa: B027 (most nodes have nothing to free)
         """Free what `open` and `forward` made for a request."""
 
     def signature(self, call: Call) -> Hashable:
@@ -167,4 +167,4 @@ def _shape_of(value: Any) -> Hashable:
         return tuple(_shape_of(item) for item in value.items), value.context
     if isinstance(value, list):
         return tuple(_shape_of(item) for item in value)
-    return type(value)
+    return type(value).__qualname__

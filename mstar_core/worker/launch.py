@@ -81,6 +81,7 @@ def _load_node(node: Node, source: ModelSource, placement: Placement, device: to
         node=node, config=source.spec.config.values, checkpoint=source.checkpoint, device=device, dtype=dtype
     )
     settings = EngineSettings(
+        requests=placement.model(source.spec.card.name).running,
         kv_tokens=group.kv.tokens,
         page_tokens=group.kv.page,
         batch=BatchLimits(requests=group.batch.requests, tokens=group.batch.tokens),

@@ -79,7 +79,7 @@ class AttentionBackend(ABC):
     def plan(self, spans: Sequence[Span]) -> AttentionPlan:
         """Metadata for one step whose tokens are exactly those of `spans`, in order (loop thread)."""
 
-    def begin(self, plan: AttentionPlan) -> None:
+    def begin(self, plan: AttentionPlan) -> None:  # noqa: B027 (a backend without state has nothing to do)
         """Get ready for the `run`s of one step (device thread)."""
 
     @abstractmethod

@@ -1,0 +1,288 @@
+"""The KV cache engine: paged sequences, chunked prefill, parking, one attention plan per step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mstar_core.engines.attention import default_backend, make_backend
+from mstar_core.engines.base import (
+    Batch,
+    BatchLimits,
+    Call,
+    Engine,
+    EngineSettings,
+    NodeContext,
+    NodeRequest,
+    Outputs,
+    Row,
+)
+from mstar_core.engines.kv_node import KVNode
+from mstar_core.engines.page_work import PageWork, Work
+from mstar_core.engines.pages import PageAllocator
+from mstar_core.engines.residents import Entry, Resident, Residents
+from mstar_core.engines.sampling import Sampler
+from mstar_core.engines.segments import Segment, cut
+from mstar_core.engines.sequences import SequenceStore
+from mstar_core.engines.static_steps import StepRunner
+from mstar_core.engines.step import CallInputs, Mark, StepPlan
+from mstar_core.engines.step_plans import StepPlanner
+
+
+class KVBatch(Batch):
+    """The calls of one step: entries that run, in the order of their rows, then entries that already failed.
+
+    `work` is what the device does to pages and histories before the step.
+    """
+
+    __slots__ = ("entries", "host", "marks", "padding", "plan", "ran", "work")
+
+    def __init__(self, walk: str, running: Sequence[Entry], failed: Sequence[Entry]) -> None:
+        self.entries = [*running, *failed]
+        super().__init__(walk, [entry.call for entry in self.entries])
+        self.ran = len(running)
+        self.partial = bool(failed) or not all(entry.final for entry in running)
+        self.work: list[Work] = []
+        self.plan: StepPlan | None = None
+        self.padding = 0
+        self.marks: list[Mark] = []
+        self.host: dict[str, Sequence[Any]] = {}
+
+    @property
+    def running(self) -> list[Entry]:
+        """The entries that the step computes."""
+        return self.entries[: self.ran]
+
+
+class KVCacheEngine(Engine):
+    """Runs a `KVNode` for many requests on one pool of KV pages."""
+
+    def __init__(
+        self, node: KVNode, context: NodeContext, settings: EngineSettings, *, attention: str | None = None
+    ) -> None:
+        self.node = node
+        self.context = context
+        self.run_ahead = frozenset(node.run_ahead)
+        pages = settings.kv_tokens // settings.page_tokens
+        self.backend = make_backend(
+            attention or default_backend(context.device),
+            node.kv,
+            pages=pages,
+            page_size=settings.page_tokens,
+            device=context.device,
+            dtype=context.dtype,
+        )
+        self.work = PageWork(self.backend)
+        self.store = SequenceStore(PageAllocator(pages), settings.page_tokens)
+        self.residents = Residents(self.store, self.work)
+        self.samplers = {
+            name: Sampler(
+                spec,
+                purpose=(context.node.name, name),
+                slots=settings.batch.requests,
+                masks=node.masks.get(name),
+                device=context.device,
+            )
+            for name, spec in node.samplers.items()
+        }
+        self._planner = StepPlanner(node, self.backend, self.samplers, context.device)
+        self._runner = StepRunner(node, self.backend, self.samplers, context.device, settings)
+        self._ports = [port.name for port in context.node.outputs]
+        self._axes = {port.name: port.tokens for port in context.node.inputs if port.tokens is not None}
+
+    @classmethod
+    def build(cls, node: Any, context: NodeContext, settings: EngineSettings) -> KVCacheEngine:
+        """The engine around a `KVNode`, with the backend that fits the device."""
+        return cls(node, context, settings)
+
+    def open(self, request: NodeRequest) -> None:
+        """Give the request a history slot and let the node make its state."""
+        settings = {name: spec.settings(request.params) for name, spec in self.node.samplers.items()}
+        resident = self.residents.open(request, settings)
+        self._make_room_in_histories()
+        for name, sampler in self.samplers.items():
+            if settings[name].penalty != 1.0:
+                self.work.then(lambda sampler=sampler, slot=resident.slot: sampler.forget(slot))
+        request.state = self.node.open(request)
+
+    def collect(self, walk: str, calls: Sequence[Call], limits: BatchLimits) -> Batch | None:
+        """Calls from the front whose tokens fit `limits` and whose pages could be reserved; a long prefill in parts."""
+        running: list[Entry] = []
+        failed: list[Entry] = []
+        budget = limits.tokens
+        for call in calls:
+            if budget <= 0 or len(running) == limits.requests:
+                break
+            resident = self.residents.by_key[call.request.key]
+            if any(entry.resident is resident for entry in running):
+                continue
+            # An isolation boundary: what the node says of one call, or its request lacks, fails that call alone.
+            try:
+                entry = self._entry(call, resident, budget, first=not running)
+            except Exception as error:
+                failed.append(Entry(call, resident, error=error))
+                continue
+            if entry is not None:
+                budget -= entry.tokens
+                running.append(entry)
+        return self._batch(walk, running, failed) if running or failed else None
+
+    def run(self, batch: Batch) -> None:
+        """Do the queued page work, then the step; copy `host_outputs` to the host."""
+        assert isinstance(batch, KVBatch)
+        with torch.inference_mode():
+            for work in batch.work:
+                work()
+            if batch.plan is None:
+                return
+            running = batch.running
+            inputs = CallInputs(
+                values=[self.node.inputs(entry.call) for entry in running],
+                parts=[entry.parts for entry in running],
+                done=[entry.done for entry in running],
+                axes=self._axes,
+                device=self.context.device,
+            )
+            outputs = self._runner.run(batch.plan, inputs, running, batch.padding, batch.marks)
+            self._join(running, outputs)
+            batch.output.tensors.update(outputs)
+            batch.host = {name: _on_host(outputs[name]) for name in self.node.host_outputs if name in outputs}
+
+    def finish(self, batch: Batch) -> list[Outputs]:
+        """Per call its outputs: what the node's `finish` says, and `Row`s for the other ports."""
+        assert isinstance(batch, KVBatch)
+        return [self._outcome(batch, index, entry) for index, entry in enumerate(batch.entries)]
+
+    def drop(self, batch: Batch, call: Call) -> None:
+        """Put the call's sequences, histories and progress back to what they were before it."""
+        assert isinstance(batch, KVBatch)
+        index = batch.calls.index(call)
+        entry = batch.entries[index]
+        entry.dropped = True
+        if entry.reservation is None:
+            return
+        entry.reservation.rollback()
+        call.progress = entry.done
+        del entry.resident.pieces[entry.pieces_before :]
+        for mark in batch.marks:
+            self._take_back(mark, batch, index)
+        self.residents.landed(entry)
+
+    def close(self, request: NodeRequest) -> None:
+        """Free the request's pages and slot, and what the node holds for it."""
+        self.residents.close(request)
+        self.node.close(request)
+        request.state = None
+
+    def capacity(self) -> int | None:
+        """Tokens in the pool."""
+        return self.store.allocator.pages * self.store.page_size
+
+    def metrics(self) -> Mapping[str, float]:
+        """Pages in use, free and in all; requests open and parked."""
+        residents = self.residents.by_key.values()
+        return {
+            "kv_pages": self.store.allocator.pages,
+            "kv_pages_used": self.store.allocator.used,
+            "kv_requests": len(residents),
+            "kv_requests_parked": sum(resident.parked is not None for resident in residents),
+        }
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every page is accounted for."""
+        self.residents.check_integrity()
+
+    def _entry(self, call: Call, resident: Resident, budget: int, *, first: bool) -> Entry | None:
+        segments = _segments(self.node.segments(call))
+        parts = cut(segments, call.progress, budget, alone=first)
+        if not parts:
+            return None
+        reservation = self.residents.reserve(resident, parts, first=first)
+        if reservation is None:
+            return None
+        total = sum(segment.tokens for segment in segments)
+        done = call.progress
+        call.progress += sum(part.tokens for part in parts)
+        return Entry(
+            call,
+            resident,
+            parts,
+            reservation,
+            final=call.progress == total,
+            done=done,
+            pieces_before=len(resident.pieces),
+        )
+
+    def _batch(self, walk: str, running: Sequence[Entry], failed: Sequence[Entry]) -> KVBatch:
+        batch = KVBatch(walk, running, failed)
+        for entry in running:
+            self.residents.took_off(entry)
+        if running:
+            batch.padding = self._runner.padding(running)
+            batch.plan = self._planner.plan(running, batch.padding)
+            for entry in running:
+                assert entry.reservation is not None
+                entry.reservation.release_scratch()
+        batch.work = self.work.take()
+        return batch
+
+    def _make_room_in_histories(self) -> None:
+        for sampler in self.samplers.values():
+            if sampler.spec.penalises and self.residents.slots > sampler.slots:
+                sampler.slots = 2 * self.residents.slots
+                self.work.then(sampler.grow)
+
+    def _join(self, running: Sequence[Entry], outputs: dict[str, Any]) -> None:
+        """Keep the ragged outputs of prefills that go on, and put those of finished ones together."""
+        ragged = {name: value for name, value in outputs.items() if isinstance(value, list)}
+        for index, entry in enumerate(running if ragged else ()):
+            pieces = entry.resident.pieces
+            if not entry.final:
+                pieces.append({name: value[index] for name, value in ragged.items()})
+            elif entry.done:
+                for name, value in ragged.items():
+                    value[index] = torch.cat([*(piece[name] for piece in pieces), value[index]])
+
+    def _outcome(self, batch: KVBatch, index: int, entry: Entry) -> Outputs:
+        if entry.dropped or entry.error is not None:
+            return None if entry.dropped else entry.error
+        assert entry.reservation is not None
+        entry.reservation.settle()
+        self.residents.landed(entry)
+        if not entry.final:
+            return None
+        if entry.done:
+            entry.resident.pieces.clear()
+        # An isolation boundary: what the node makes of one call's results fails that call alone.
+        try:
+            decided = self.node.finish(entry.call, {name: values[index] for name, values in batch.host.items()})
+        except Exception as error:
+            return error
+        rows = {name: Row(batch.output, name, index) for name in self._ports if name in batch.output.tensors}
+        return {name: value for name, value in (rows | dict(decided)).items() if value is not None}
+
+    def _take_back(self, mark: Mark, batch: KVBatch, index: int) -> None:
+        """Queue the removal of what one row added to a history."""
+        first = sum(entry.tokens for entry in batch.entries[:index]) if mark.by_token else index
+        stop = first + (batch.entries[index].tokens if mark.by_token else 1)
+        slots, ids, weights = mark.slots[first:stop], mark.ids[first:stop], -mark.weights[first:stop]
+        sampler = self.samplers[mark.sampler]
+        self.work.then(lambda: sampler.count(slots, ids, weights))
+
+
+def _segments(given: Segment | Sequence[Segment]) -> Sequence[Segment]:
+    segments = (given,) if isinstance(given, Segment) else tuple(given)
+    if not any(segment.tokens for segment in segments):
+        raise ValueError("the call's segments hold no tokens; a run of a KV node needs at least one")
+    return segments
+
+
+def _on_host(values: torch.Tensor | list[torch.Tensor]) -> Sequence[Any]:
+    """One host value per row: numbers from a one-dimensional tensor, else tensors."""
+    if isinstance(values, list):
+        return [value.cpu() for value in values]
+    host = values.cpu()
+    rows: Sequence[Any] = host.tolist() if host.dim() == 1 else list(host)
+    return rows
