@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,7 +105,7 @@ class KVCacheEngine(Engine):
         self._make_room_in_histories()
         for name, sampler in self.samplers.items():
             if settings[name].penalty != 1.0:
-                self.work.then(lambda sampler=sampler, slot=resident.slot: sampler.forget(slot))
+                self.work.then(partial(sampler.forget, resident.slot))
         request.state = self.node.open(request)
 
     def collect(self, walk: str, calls: Sequence[Call], limits: BatchLimits) -> Batch | None:
@@ -127,6 +128,10 @@ class KVCacheEngine(Engine):
             if entry is not None:
                 budget -= entry.tokens
                 running.append(entry)
+        if not running and not failed and calls:
+            oldest = min(calls, key=lambda call: self.residents.by_key[call.request.key].order)
+            entry = self._entry(oldest, self.residents.by_key[oldest.request.key], budget, first=True, stuck=True)
+            running += [entry] if entry else []
         return self._batch(walk, running, failed) if running or failed else None
 
     def run(self, batch: Batch) -> None:
@@ -194,12 +199,12 @@ class KVCacheEngine(Engine):
         """Raise AssertionError unless every page is accounted for."""
         self.residents.check_integrity()
 
-    def _entry(self, call: Call, resident: Resident, budget: int, *, first: bool) -> Entry | None:
+    def _entry(self, call: Call, resident: Resident, budget: int, *, first: bool, stuck: bool = False) -> Entry | None:
         segments = _segments(self.node.segments(call))
         parts = cut(segments, call.progress, budget, alone=first)
         if not parts:
             return None
-        reservation = self.residents.reserve(resident, parts, first=first)
+        reservation = self.residents.reserve(resident, parts, first=first, stuck=stuck)
         if reservation is None:
             return None
         total = sum(segment.tokens for segment in segments)
@@ -251,6 +256,7 @@ class KVCacheEngine(Engine):
         assert entry.reservation is not None
         entry.reservation.settle()
         self.residents.landed(entry)
+        entry.call.tokens += sum(part.tokens for part in entry.parts if part.segment.commit)
         if not entry.final:
             return None
         if entry.done:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -74,7 +73,9 @@ class Residents:
         self._waiting.pop(request.key, None)
         self.store.close(request.key)
 
-    def reserve(self, resident: Resident, parts: Sequence[Part], *, first: bool) -> Reservation | None:
+    def reserve(
+        self, resident: Resident, parts: Sequence[Part], *, first: bool, stuck: bool = False
+    ) -> Reservation | None:
         """Pages for one step of a call; None when it has to wait.
 
         `first` says that the batch is still empty, `stuck` that no other call can run either: then even older
@@ -87,7 +88,7 @@ class Residents:
             try:
                 reservation = self._attempt(resident, parts, yielding=not idle)
             except OutOfPages as shortage:
-                if idle and self._park_youngest(resident):
+                if idle and self._park_youngest(resident, older_too=stuck):
                     continue
                 if idle and self.store.allocator.used == self.store.held(resident.request.key):
                     raise self._impossible(shortage.wanted + self.store.allocator.used) from None
@@ -169,8 +170,6 @@ class Entry:
 
     call: Call
     resident: Resident
-    values: Mapping[str, Any] = field(default_factory=dict)
-    phases: Mapping[str, int] = field(default_factory=dict)
     parts: Sequence[Part] = ()
     reservation: Reservation | None = None
     final: bool = True

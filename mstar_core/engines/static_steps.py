@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mstar_core.engines.attention.base import AttentionBackend
-from mstar_core.engines.base import EngineSettings
+from mstar_core.engines.base import Call, EngineSettings
 from mstar_core.engines.kv_node import KVNode
 from mstar_core.engines.residents import Entry
 from mstar_core.engines.sampling import Sampler
@@ -42,6 +42,12 @@ class StepRunner:
         calls, parts = [entry.call for entry in entries], [entry.parts for entry in entries]
         step = Step(plan, inputs, self._backend, self._samplers, calls, parts, marks)
         for name, sampler in self._samplers.items():
-            if plan.samplers[name].features.penalty and sampler.spec.history is not None:
-                step.remember(name, step.tokens(sampler.spec.history))
+            port = sampler.spec.history
+            if port is not None and plan.samplers[name].features.penalty and _all_bring(calls, port):
+                step.remember(name, step.tokens(port))
         return dict(self._node.forward(step))
+
+
+def _all_bring(calls: Sequence[Call], port: str) -> bool:
+    """Whether the calls are connected at a port (those of one walk all are, or none is)."""
+    return all(call.inputs.get(port) is not None for call in calls)

@@ -199,8 +199,8 @@ def test_a_dropped_call_leaves_cache_and_history_as_they_were():
     (again,) = driver.run(driver.call(request, [4]))
     torch.testing.assert_close(logits(again), driver.engine.node.dense([1, 2, 3, 4]))
     history = driver.engine.samplers["main"].history.clone()
-    history[0, 4] -= 1
-    history[0, int(again["ids"].tensor())] -= 1
+    history[1, 4] -= 1
+    history[1, int(again["ids"].tensor())] -= 1
     assert torch.equal(history, expected_history)
 
 
