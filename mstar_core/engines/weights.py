@@ -1,0 +1,151 @@
+"""Loading published weights: which tensors make up a parameter, read one by one, straight to their place.
+
+A module is built on `meta`, so that memory holds each weight once, plus the tensor being read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from mstar_core.engines.base import TensorParallel
+from mstar_core.errors import CheckpointError
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A published tensor that makes up a parameter, or part of one: pieces lie one below the other along axis 0.
+
+    With several ranks each takes its share of the piece along axis `split`; None is taken whole.
+    """
+
+    name: str
+    split: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The tensors of a checkpoint directory by name: shape, and the file that holds it."""
+
+    directory: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    files: Mapping[str, Path]
+
+    @classmethod
+    def open(cls, directory: Path) -> Weights:
+        """Read the headers of `model.safetensors`, or of the shards that its index names."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        files: dict[str, Path] = {}
+        for path in _files(directory):
+            try:
+                with safe_open(path, framework="pt") as file:
+                    for name in file.keys():  # noqa: SIM118 (not a mapping)
+                        shapes[name] = tuple(file.get_slice(name).get_shape())
+                        files[name] = path
+            except (OSError, SafetensorError) as error:
+                raise CheckpointError(f"{path}: cannot be read as safetensors: {error}") from error
+        return cls(directory, shapes, files)
+
+
+def load_weights(
+    module: nn.Module,
+    weights: Weights,
+    names: Mapping[str, Sequence[Piece]],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    parallel: TensorParallel | None = None,
+    ignore: Sequence[str] = (),
+) -> None:
+    """Fill a module that was built on `meta`.
+
+    `names` says for every parameter which tensors it is made of; tensors whose names begin with one of `ignore` may
+    be left over. Raises one `CheckpointError` that lists every missing, misshapen and unexpected tensor.
+    """
+    parallel = parallel or TensorParallel()
+    parameters = dict(module.named_parameters())
+    assert parameters.keys() == names.keys(), f"names do not fit: {sorted(parameters.keys() ^ names.keys())}"
+    problems = [
+        *_unfit(parameters, weights, names, parallel),
+        *_unexpected(weights, names, ignore),
+    ]
+    if problems:
+        listed = "\n".join(f"  - {problem}" for problem in problems)
+        raise CheckpointError(f"{weights.directory}: {len(problems)} tensors do not fit the model\n{listed}")
+    for name, parameter in parameters.items():
+        value = torch.empty(parameter.shape, device=device, dtype=dtype)
+        _fill(value, weights, names[name], parallel)
+        owner, _, attribute = name.rpartition(".")
+        setattr(module.get_submodule(owner), attribute, nn.Parameter(value, requires_grad=False))
+
+
+def _files(directory: Path) -> list[Path]:
+    index = directory / _INDEX
+    if index.is_file():
+        try:
+            return [directory / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        except (ValueError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"{index}: is no index of shards: {error}") from error
+    if (directory / _SINGLE).is_file():
+        return [directory / _SINGLE]
+    there = ", ".join(sorted(path.name for path in directory.iterdir())) if directory.is_dir() else "no such directory"
+    raise CheckpointError(f"{directory}: neither {_SINGLE} nor {_INDEX} is there (found: {there})")
+
+
+def _unfit(
+    parameters: Mapping[str, nn.Parameter],
+    weights: Weights,
+    names: Mapping[str, Sequence[Piece]],
+    parallel: TensorParallel,
+) -> list[str]:
+    problems = []
+    for name, pieces in names.items():
+        missing = [piece.name for piece in pieces if piece.name not in weights.shapes]
+        problems += [f"{each} is missing" for each in missing]
+        if missing:
+            continue
+        shapes = [_share(weights.shapes[piece.name], piece, parallel) for piece in pieces]
+        stacked = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+        if stacked != tuple(parameters[name].shape) or any(shape[1:] != shapes[0][1:] for shape in shapes):
+            found = ", ".join(f"{piece.name} {list(weights.shapes[piece.name])}" for piece in pieces)
+            problems.append(f"{found}: the model needs {list(parameters[name].shape)}")
+    return problems
+
+
+def _unexpected(weights: Weights, names: Mapping[str, Sequence[Piece]], ignore: Sequence[str]) -> list[str]:
+    used = {piece.name for pieces in names.values() for piece in pieces}
+    extra = [name for name in weights.shapes if name not in used and not name.startswith(tuple(ignore))]
+    return [f"{name} is not part of the model" for name in extra]
+
+
+def _share(shape: tuple[int, ...], piece: Piece, parallel: TensorParallel) -> tuple[int, ...]:
+    if piece.split is None:
+        return shape
+    return tuple(size // parallel.size if axis == piece.split else size for axis, size in enumerate(shape))
+
+
+def _fill(value: torch.Tensor, weights: Weights, pieces: Sequence[Piece], parallel: TensorParallel) -> None:
+    """Copy the pieces into place; each file is open, and mapped, only while one tensor of it is read."""
+    start = 0
+    for piece in pieces:
+        shape = _share(weights.shapes[piece.name], piece, parallel)
+        with safe_open(weights.files[piece.name], framework="pt") as file:
+            part = file.get_slice(piece.name)[_range(shape, piece, parallel)]
+            value[start : start + shape[0]].copy_(part)
+        start += shape[0]
+
+
+def _range(shape: tuple[int, ...], piece: Piece, parallel: TensorParallel) -> tuple[slice, ...]:
+    return tuple(
+        slice(parallel.rank * size, (parallel.rank + 1) * size) if axis == piece.split else slice(None)
+        for axis, size in enumerate(shape)
+    )

@@ -1,0 +1,68 @@
+"""Rotary position embedding (Su et al., 2021, arXiv:2104.09864), with the `llama3` frequency scaling.
+
+The scaling is that of Llama 3.1 as Hugging Face transformers computes it: wavelengths beyond
+`original_positions / low_freq_factor` are stretched by `factor`, those below `original_positions / high_freq_factor`
+are kept, and those between are blended.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """Parameters of the `llama3` scaling."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_positions: int
+
+
+def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> torch.Tensor:
+    """Radians per position of each pair of channels, `[head_dim / 2]` float32."""
+    plain = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
+    if scaling is None:
+        return plain
+    wavelengths = 2 * math.pi / plain
+    low = scaling.original_positions / scaling.low_freq_factor
+    high = scaling.original_positions / scaling.high_freq_factor
+    blend = (scaling.original_positions / wavelengths - scaling.low_freq_factor) / (
+        scaling.high_freq_factor - scaling.low_freq_factor
+    )
+    between = (1 - blend) * plain / scaling.factor + blend * plain
+    stretched = torch.where(wavelengths > low, plain / scaling.factor, between)
+    return torch.where(wavelengths < high, plain, stretched)
+
+
+class RotaryTable:
+    """Cosines and sines of every position, computed once."""
+
+    def __init__(
+        self,
+        head_dim: int,
+        theta: float,
+        positions: int,
+        scaling: RopeScaling | None = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        angles = torch.arange(positions).float()[:, None] * frequencies(head_dim, theta, scaling)
+        self.cos = torch.cat([angles.cos(), angles.cos()], dim=-1).to(device, dtype)  # [positions, head_dim]
+        sin = angles.sin()
+        self.sin = torch.cat([-sin, sin], dim=-1).to(device, dtype)  # [positions, head_dim]
+
+    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and signed sines for positions `[tokens]`: two of `[tokens, 1, head_dim]`, for `rotate`."""
+        return self.cos.index_select(0, positions)[:, None], self.sin.index_select(0, positions)[:, None]
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate heads `[tokens, heads, head_dim]`; channel i is paired with channel i + head_dim / 2."""
+    half = x.shape[-1] // 2
+    return x * cos + x.roll(half, -1) * sin

@@ -1,0 +1,40 @@
+import pytest
+import torch
+
+from mstar_core.engines.base import TensorParallel
+from mstar_core.nn.linear import Linear
+
+
+def made(inputs, outputs, dtype):
+    torch.manual_seed(1)
+    layer = Linear(inputs, outputs)
+    layer.weight.data = torch.randn(sum(outputs), inputs).to(dtype) / inputs**0.5
+    return layer
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_packed_layer_computes_what_the_plain_one_does(dtype):
+    layer = made(96, [64, 32], dtype)
+    x = torch.randn(7, 96).to(dtype)
+    expected = layer(x)
+    layer.pack()
+    torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(64, 80), (768, 1280), (2048, 768)])
+def test_a_row_has_the_same_bits_whatever_the_number_of_rows(dtype, sizes):
+    layer = made(sizes[0], [sizes[1]], dtype)
+    layer.pack()
+    x = torch.randn(70, sizes[0]).to(dtype)
+    whole = layer(x)
+    for rows in (1, 2, 3, 5, 8, 15, 16, 17, 33, 64):
+        assert torch.equal(layer(x[:rows].contiguous()), whole[:rows]), rows
+
+
+def test_shards_hold_equal_shares_and_refuse_what_cannot_be_shared():
+    two = TensorParallel(rank=0, size=2)
+    assert Linear(8, [6, 4], parallel=two).weight.shape == (5, 8)
+    assert Linear(8, [6, 4], split="inputs", parallel=two).weight.shape == (10, 4)
+    with pytest.raises(ValueError, match="an axis of 5 cannot be split over 2 ranks"):
+        Linear(8, [5], parallel=two)
