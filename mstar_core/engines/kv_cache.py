@@ -103,9 +103,7 @@ class KVCacheEngine(Engine):
         settings = {name: spec.settings(request.params) for name, spec in self.node.samplers.items()}
         resident = self.residents.open(request, settings)
         self._make_room_in_histories()
-        for name, sampler in self.samplers.items():
-            if settings[name].penalty != 1.0:
-                self.work.then(partial(sampler.forget, resident.slot))
+        self._forget(resident)
         request.state = self.node.open(request)
 
     def collect(self, walk: str, calls: Sequence[Call], limits: BatchLimits) -> Batch | None:
@@ -186,13 +184,14 @@ class KVCacheEngine(Engine):
         return self.store.allocator.pages * self.store.page_size
 
     def metrics(self) -> Mapping[str, float]:
-        """Pages in use, free and in all; requests open and parked."""
+        """Pages in use and in all; requests open and parked; what the node counts."""
         residents = self.residents.by_key.values()
         return {
             "kv_pages": self.store.allocator.pages,
             "kv_pages_used": self.store.allocator.used,
             "kv_requests": len(residents),
             "kv_requests_parked": sum(resident.parked is not None for resident in residents),
+            **self.node.metrics(),
         }
 
     def check_integrity(self) -> None:
@@ -204,11 +203,16 @@ class KVCacheEngine(Engine):
         parts = cut(segments, call.progress, budget, alone=first)
         if not parts:
             return None
+        forgets = call.progress == 0 and self.node.forgets(call)
         reservation = self.residents.reserve(resident, parts, first=first, stuck=stuck)
         if reservation is None:
             return None
+        if forgets:
+            self._forget(resident)
         total = sum(segment.tokens for segment in segments)
         done = call.progress
+        if done == 0 and self.node.forgets(call):
+            self._forget(resident)
         call.progress += sum(part.tokens for part in parts)
         return Entry(
             call,
@@ -232,6 +236,17 @@ class KVCacheEngine(Engine):
                 entry.reservation.release_scratch()
         batch.work = self.work.take()
         return batch
+
+    def _forget(self, resident: Resident) -> None:
+        for name, sampler in self.samplers.items():
+            if resident.settings[name].penalty != 1.0:
+                self.work.then(partial(sampler.forget, resident.slot))
+
+    def _forget(self, resident: Resident) -> None:
+        """Queue the clearing of a request's histories."""
+        for name, sampler in self.samplers.items():
+            if resident.settings[name].penalty != 1.0:
+                self.work.then(partial(sampler.forget, resident.slot))
 
     def _make_room_in_histories(self) -> None:
         for sampler in self.samplers.values():

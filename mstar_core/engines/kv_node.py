@@ -73,6 +73,17 @@ class KVNode(ABC):
         """The row of the mask table that each sampler uses in this call; those left out allow every token."""
         return {}
 
+    def forgets(self, call: Call) -> bool:
+        """Whether the samplers' histories of the request start anew with this call."""
+        return False
+
+    def forgets(self, call: Call) -> bool:
+        """Whether the samplers' histories start anew with this call, as for a passage that stands by itself.
+
+        By default they cover the whole request.
+        """
+        return False
+
     @abstractmethod
     def forward(self, step: Step) -> Mapping[str, torch.Tensor | list[torch.Tensor]]:
         """The step's outputs: each `[rows, ...]`, or from `step.split` where calls differ in length.
@@ -90,6 +101,10 @@ class KVNode(ABC):
 
     def close(self, request: NodeRequest) -> None:  # noqa: B027 (most nodes have nothing to free)
         """Free what the node made for a request beside its sequences."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Gauges of the node's own by name, beside the engine's; read from any thread."""
+        return {}
 
 
 def token_count(value: Any, axis: int = 0) -> int:

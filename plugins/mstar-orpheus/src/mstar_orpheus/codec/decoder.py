@@ -7,11 +7,12 @@ from functools import reduce
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
+
 from mstar_orpheus.codec.config import SnacConfig
 from mstar_orpheus.codec.layers import DecoderBlock, Head, Stem, snake_scale
 from mstar_orpheus.codec.reach import DecoderRows, Rows, plan_rows
 from mstar_orpheus.codec.weights import read_weights
-from torch import Tensor, nn
 
 
 class SnacDecoder(nn.Module):

@@ -56,6 +56,11 @@ class FrameParser:
         self._codes.append(code)
         return self._finish() if len(self._codes) == self._slots else None
 
+    def restart(self) -> None:
+        """Drops the frame under way: the ids of another text follow, from slot 0 on."""
+        self._codes.clear()
+        self._lost = False
+
     def extend(self, audio_ids: Iterable[int]) -> list[Frame]:
         """Takes several ids; gives the frames that they finished."""
         frames = (self.push(audio_id) for audio_id in audio_ids)

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 
 import torch
-from mstar_orpheus.codec.config import DILATIONS, KERNEL
-from mstar_orpheus.codec.reach import BlockRows, Rows, upsampling_padding
 from torch import Tensor, nn
 from torch.nn import functional
+
+from mstar_orpheus.codec.config import DILATIONS, KERNEL
+from mstar_orpheus.codec.reach import BlockRows, Rows, upsampling_padding
 
 Weights = Mapping[str, Tensor]
 

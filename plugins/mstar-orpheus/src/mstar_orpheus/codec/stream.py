@@ -22,12 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 from mstar_orpheus.codec.chunks import COMPAT_FRAME, COMPAT_WINDOW, compat_windows, samples_of_chunk
 from mstar_orpheus.codec.config import SnacConfig
 from mstar_orpheus.codec.decoder import SnacDecoder
 from mstar_orpheus.codec.noise import position_noise
 from mstar_orpheus.codec.reach import Rows, plan_rows
-from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

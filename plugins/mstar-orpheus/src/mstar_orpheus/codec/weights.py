@@ -10,9 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from mstar_orpheus.codec.config import DILATIONS, KERNEL, SnacConfig
 from safetensors import safe_open
 from torch import Tensor
+
+from mstar_orpheus.codec.config import DILATIONS, KERNEL, SnacConfig
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """File names looked for, in this order."""
