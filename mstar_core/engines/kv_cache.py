@@ -211,8 +211,6 @@ class KVCacheEngine(Engine):
             self._forget(resident)
         total = sum(segment.tokens for segment in segments)
         done = call.progress
-        if done == 0 and self.node.forgets(call):
-            self._forget(resident)
         call.progress += sum(part.tokens for part in parts)
         return Entry(
             call,
@@ -236,11 +234,6 @@ class KVCacheEngine(Engine):
                 entry.reservation.release_scratch()
         batch.work = self.work.take()
         return batch
-
-    def _forget(self, resident: Resident) -> None:
-        for name, sampler in self.samplers.items():
-            if resident.settings[name].penalty != 1.0:
-                self.work.then(partial(sampler.forget, resident.slot))
 
     def _forget(self, resident: Resident) -> None:
         """Queue the clearing of a request's histories."""

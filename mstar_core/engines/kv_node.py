@@ -74,10 +74,6 @@ class KVNode(ABC):
         return {}
 
     def forgets(self, call: Call) -> bool:
-        """Whether the samplers' histories of the request start anew with this call."""
-        return False
-
-    def forgets(self, call: Call) -> bool:
         """Whether the samplers' histories start anew with this call, as for a passage that stands by itself.
 
         By default they cover the whole request.
