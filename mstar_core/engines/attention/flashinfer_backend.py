@@ -259,9 +259,8 @@ class FlashInferAttention(AttentionBackend):
         if len(groups) != 1 or groups[0].kind != "decode":
             return False
         wrappers = self._static.get(len(groups[0].last_page))
-        return (
-            wrappers is not None and wrappers.static is not None and len(groups[0].pages) <= len(wrappers.static.pages)
-        )
+        buffers = None if wrappers is None else wrappers.static
+        return buffers is not None and len(groups[0].pages) <= len(buffers.pages)
 
     def _group(self, kind: Kind, spans: Sequence[Span]) -> SpanGroup:
         counts = np.fromiter((span.tokens for span in spans), np.int64, len(spans))
