@@ -49,7 +49,7 @@ def _sentences(text: str) -> Iterator[str]:
     """Sentences with the space that follows them."""
     start = 0
     for border in _BORDER.finditer(text):
-        if border["end"] == "." and _goes_on(text, start, border.start(), border.end()):
+        if border["end"] and _goes_on(text, start, border):
             continue
         yield text[start : border.end()]
         start = border.end()
@@ -57,12 +57,14 @@ def _sentences(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-def _goes_on(text: str, start: int, period: int, following: int) -> bool:
-    """Whether the period belongs to an abbreviation or an initial, or small letters follow it."""
-    words = text[max(start, period - 16) : period].split()
+def _goes_on(text: str, start: int, border: re.Match[str]) -> bool:
+    """Whether a small letter follows, or the period belongs to an abbreviation or an initial."""
+    if text[border.end() : border.end() + 1].islower():
+        return True
+    words = text[max(start, border.start() - 16) : border.start()].split()
     word = words[-1].lower().lstrip("(\"'“‘") if words else ""
     initial = len(word) == 1 and word.isalpha() and word != "i"
-    return word in _ABBREVIATIONS or initial or text[following : following + 1].islower()
+    return border["end"] == "." and (word in _ABBREVIATIONS or initial)
 
 
 def _parts(sentence: str, limit: int) -> Iterator[str]:
