@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -32,18 +33,22 @@ def ids_of(layout) -> Callable[[Iterable[Iterable[int]]], list[int]]:
 
 
 @pytest.fixture
-def saying(tmp_path, fixture_dir, layout) -> Callable[[list[int]], Path]:
-    """Makes a checkpoint that says these ids, each of them once at most, and then the last of them again and again."""
+def saying(tmp_path, fixture_dir, layout) -> Callable[..., Path]:
+    """Makes a checkpoint that says these ids, each of them once at most, in their order.
 
-    def make(ids: list[int]) -> Path:
+    `rivals` adds pairs of an id and one that may follow it, with their weights; the ids' own pairs weigh 1.
+    """
+
+    def make(ids: list[int], rivals: Mapping[tuple[int, int], float] | None = None) -> Path:
         assert len(set(ids)) == len(ids)
         path = [layout.ids.start_of_speech, *ids]
-        return write_bigrams(tmp_path / str(len(list(tmp_path.iterdir()))), fixture_dir, dict(zip(path, ids)))  # noqa: B905
+        pairs = dict.fromkeys(pairwise(path), 1.0) | dict(rivals or {})
+        return write_bigrams(tmp_path / str(len(list(tmp_path.iterdir()))), fixture_dir, pairs)
 
     return make
 
 
-def write_bigrams(target: Path, source: Path, following: Mapping[int, int]) -> Path:
+def write_bigrams(target: Path, source: Path, pairs: Mapping[tuple[int, int], float]) -> Path:
     """One block whose outputs are zero: the hidden state is the last id's embedding, and the head a table of pairs."""
     config = json.loads((source / "llm" / "config.json").read_text())
     config |= {"hidden_size": HIDDEN, "num_hidden_layers": 1, "tie_word_embeddings": False}
@@ -51,8 +56,8 @@ def write_bigrams(target: Path, source: Path, following: Mapping[int, int]) -> P
     generator = torch.Generator().manual_seed(0)
     embedding = torch.randn(vocab, HIDDEN, generator=generator)
     head = torch.zeros(vocab, HIDDEN)
-    for before, after in following.items():
-        head[after] += embedding[before]
+    for (before, after), weight in pairs.items():
+        head[after] += weight * embedding[before]
     block = "model.layers.0"
     shapes = {
         f"{block}.self_attn.q_proj": (config["num_attention_heads"] * heads, HIDDEN),
