@@ -18,8 +18,8 @@ LAYERS = [
     {"wire"},
     {"conductor"},
     {"wire.tensors", "wire.transports"},
-    {"nn"},
     {"engines"},
+    {"nn"},
     {"worker"},
     {"media", "client", "server", "cli", "testing"},
 ]

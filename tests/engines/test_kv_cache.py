@@ -37,6 +37,12 @@ class OneLayer(KVNode):
         how = call.inputs.get("how") or {}
         return Segment(tokens=token_count(call.inputs["ids"]), **how)
 
+    def forgets(self, call):
+        return call.walk == "anew"
+
+    def metrics(self):
+        return {"layers": self.kv.layers}
+
     def forward(self, step):
         if any(call.request.params.get("explode") for call in step.calls):
             raise RuntimeError("told to")
@@ -202,6 +208,20 @@ def test_a_dropped_call_leaves_cache_and_history_as_they_were():
     history[1, 4] -= 1
     history[1, int(again["ids"].tensor())] -= 1
     assert torch.equal(history, expected_history)
+
+
+@pytest.mark.parametrize("tokens", [2048, 2])
+def test_a_call_that_forgets_begins_a_new_history_once_however_it_is_cut(tokens):
+    driver = Driver(make_engine(), tokens=tokens)
+    request = driver.open(repetition_penalty=5.0)
+    driver.run(driver.call(request, [1, 2, 3]))
+    (outcome,) = driver.run(driver.call(request, [4, 5, 6], walk="anew"))
+    history = driver.engine.samplers["main"].history[1]
+    assert set(history.nonzero().flatten().tolist()) == {4, 5, 6, int(outcome["ids"].tensor())}
+
+
+def test_a_nodes_own_gauges_stand_beside_the_engines():
+    assert make_engine().metrics().keys() >= {"kv_pages", "layers"}
 
 
 def test_a_batch_may_be_collected_on_rows_that_are_not_computed_yet():

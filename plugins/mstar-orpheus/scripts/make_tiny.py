@@ -21,6 +21,8 @@ CODEBOOK = 64
 FIRST_SPECIAL, CUSTOM = 256, 320
 CUSTOM_TOKENS = 10 + 7 * CODEBOOK + 2
 POSITIONS = 1024
+LOUDNESS = 0.2
+"""Of the codec's last layer, so that the noise is not unpleasant."""
 
 
 def make_tokenizer() -> Tokenizer:
@@ -31,8 +33,8 @@ def make_tokenizer() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     named = {0: "<|begin_of_text|>", 1: "<|end_of_text|>", 9: "<|eot_id|>"}
     special = [named.get(index, f"<|reserved_special_token_{index}|>") for index in range(CUSTOM - FIRST_SPECIAL)]
-    special += [f"<custom_token_{index}>" for index in range(CUSTOM_TOKENS)]
     tokenizer.add_special_tokens([AddedToken(content, special=True, normalized=False) for content in special])
+    tokenizer.add_tokens([AddedToken(f"<custom_token_{index}>") for index in range(CUSTOM_TOKENS)])
     return tokenizer
 
 
@@ -78,6 +80,7 @@ def main() -> None:
     (TARGET / "snac").mkdir(parents=True, exist_ok=True)
     (TARGET / "snac" / "config.json").write_text(json.dumps(codec, indent=2) + "\n")
     state = {name: tensor.contiguous() for name, tensor in SNAC(**codec).state_dict().items()}
+    state["decoder.model.7.parametrizations.weight.original0"] *= LOUDNESS
     save_file(state, TARGET / "snac" / "model.safetensors")
 
 

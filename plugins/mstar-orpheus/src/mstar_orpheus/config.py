@@ -75,24 +75,37 @@ class OrpheusConfig:
         """Read a checkpoint directory; raises `CheckpointError` that says what is missing or does not fit."""
         language_model = llm_directory(checkpoint)
         llama = LlamaConfig.read(language_model)
+        ids = _special_ids(language_model / "tokenizer.json")
         try:
             snac = SnacConfig.read(codec_directory(checkpoint, weights=False))
         except (SnacConfigError, OSError) as error:
             raise CheckpointError(str(error)) from error
-        ids = _special_ids(language_model / "tokenizer.json")
-        last = ids.audio + snac.ids_per_frame * snac.codebook_size
-        if last > llama.vocab:
+        config = cls(llama=llama, snac=snac, ids=ids)
+        if config.audio_ids.stop > llama.vocab:
             raise CheckpointError(
-                f"{checkpoint}: audio ids reach {last - 1}, but the language model knows only {llama.vocab} ids; "
-                f"codec (codebook of {snac.codebook_size}) and language model do not belong together"
+                f"{checkpoint}: audio ids reach {config.audio_ids[-1]}, but the language model knows only {llama.vocab}"
+                f" ids; codec (codebook of {snac.codebook_size}) and language model do not belong together"
             )
-        return cls(llama=llama, snac=snac, ids=ids)
+        return config
+
+    @property
+    def audio_ids(self) -> range:
+        """The ids that carry codes."""
+        return range(self.ids.audio, self.ids.audio + self.snac.ids_per_frame * self.snac.codebook_size)
 
 
 def llm_directory(checkpoint: Path) -> Path:
-    """Where the language model's files are."""
+    """Where the language model's files are: `llm/`, or the root. Raises `CheckpointError` when they are in neither."""
     inner = checkpoint / "llm"
-    return inner if inner.is_dir() else checkpoint
+    directory = inner if inner.is_dir() else checkpoint
+    for name in ("config.json", "tokenizer.json"):
+        if not (directory / name).is_file():
+            found = ", ".join(sorted(path.name for path in directory.iterdir())) or "nothing"
+            raise CheckpointError(
+                f"{directory}: there is no {name}; an Orpheus checkpoint has config.json, tokenizer.json and "
+                f"model*.safetensors at its root or in llm/ (found: {found})"
+            )
+    return directory
 
 
 def codec_directory(checkpoint: Path, *, weights: bool = True) -> Path:
@@ -101,7 +114,13 @@ def codec_directory(checkpoint: Path, *, weights: bool = True) -> Path:
     if inner.is_dir():
         return inner
     files = ("pytorch_model.bin",) if weights else ()
-    return checkpoint_directory(CODEC_HUB_ID, model="orpheus (codec)", sources={}, extra_files=files, weights=weights)
+    try:
+        return checkpoint_directory(CODEC_HUB_ID, model="orpheus", sources={}, extra_files=files, weights=weights)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{checkpoint} has no snac/, so the codec is taken from the hub. {error}. Or put config.json and "
+            f"pytorch_model.bin of {CODEC_HUB_ID} into {inner}"
+        ) from error
 
 
 def _special_ids(path: Path) -> SpecialIds:
@@ -111,8 +130,13 @@ def _special_ids(path: Path) -> SpecialIds:
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: cannot be read as a tokenizer: {error}") from error
-    wanted = ("<|begin_of_text|>", "<|eot_id|>", "<custom_token_0>")
+    wanted = ("<|begin_of_text|>", "<|eot_id|>", "<custom_token_0>", f"<custom_token_{_FIRST_AUDIO}>")
     missing = [name for name in wanted if name not in added]
     if missing:
-        raise CheckpointError(f"{path}: is no Orpheus tokenizer: it lacks {', '.join(missing)}")
-    return SpecialIds(begin_of_text=added[wanted[0]], end_of_turn=added[wanted[1]], custom=added[wanted[2]])
+        raise CheckpointError(f"{path}: is no Orpheus tokenizer: among its added tokens is no {', no '.join(missing)}")
+    ids = SpecialIds(begin_of_text=added[wanted[0]], end_of_turn=added[wanted[1]], custom=added[wanted[2]])
+    if added[wanted[3]] != ids.audio:
+        raise CheckpointError(
+            f"{path}: {wanted[3]} has id {added[wanted[3]]}; {ids.audio}, by {wanted[2]}, was expected"
+        )
+    return ids

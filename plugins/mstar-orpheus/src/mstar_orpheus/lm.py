@@ -60,6 +60,7 @@ class LanguageModel(KVNode):
             )
         }
         self.masks = {"audio": slot_masks(self.config)}
+        self.wrong_slot_ids = 0
 
     def open(self, request: NodeRequest) -> Speaking:
         """A parser for the request's ids."""
@@ -94,13 +95,20 @@ class LanguageModel(KVNode):
             state.parser.restart()
         if row["token"] == self.config.ids.end_of_speech:
             return {"stop": True, "frame": None}
+        slips = state.parser.violations
         frame = state.parser.push(row["token"])
+        self.wrong_slot_ids += state.parser.violations - slips
         return {"stop": False, "frame": None if frame is None else torch.tensor(frame)}
 
     def close(self, request: NodeRequest) -> None:
         """Say how often the model chose an id of a wrong slot."""
-        if request.state is not None and request.state.parser.violations:
-            _log.warning("%d ids stood in a wrong slot and cost a frame each", request.state.parser.violations)
+        state: Speaking | None = request.state
+        if state is not None and state.parser.violations:
+            _log.warning("%d ids stood in a wrong slot and cost a frame each", state.parser.violations)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Ids of a wrong slot since the start; none while every request keeps the slot mask."""
+        return {"wrong_slot_ids": self.wrong_slot_ids}
 
 
 def slot_masks(config: OrpheusConfig) -> torch.Tensor:

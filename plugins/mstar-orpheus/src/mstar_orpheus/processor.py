@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from mstar_core.errors import InvalidRequest
+from mstar_core.errors import CheckpointError, InvalidRequest
 from mstar_core.spec.content import Audio, Content, Prepared, Text
 from mstar_orpheus.config import OrpheusConfig, llm_directory
 from mstar_orpheus.text import segments, speakable
@@ -24,13 +25,12 @@ class OrpheusProcessor:
 
     def __init__(self, config: OrpheusConfig, checkpoint: Path) -> None:
         self._config = config
-        self._tokenizer = Tokenizer.from_file(str(llm_directory(checkpoint) / "tokenizer.json"))
-        self._tokenizer.encode_special_tokens = True  # a client's "<|eot_id|>" is text, never the id
+        self._tokenizer = read_text_tokenizer(llm_directory(checkpoint) / "tokenizer.json")
 
     def prepare(self, content: Sequence[Content], params: Mapping[str, Any]) -> Prepared:
         """Check the text, cut it into segments, and lay out their prompts, int64 [ids] each."""
         text = _only_text(content)
-        spoken = [segment for segment in segments(text) if speakable(segment)]
+        spoken = [segment.strip() for segment in segments(text) if speakable(segment)]
         if not spoken:
             raise InvalidRequest("'input' holds nothing that can be spoken", param="input")
         prompts = [self.prompt(params["voice"], segment) for segment in spoken]
@@ -68,6 +68,18 @@ class OrpheusProcessor:
             )
 
 
+def read_text_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a `tokenizer.json` without its added tokens, so that text gives text ids and nothing else.
+
+    A client's "<|eot_id|>" or "<custom_token_3>" is thereby read aloud, whether or not the file calls them special.
+    """
+    values = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        return Tokenizer.from_str(json.dumps(values | {"added_tokens": [], "post_processor": None}))
+    except Exception as error:  # the library raises nothing more precise
+        raise CheckpointError(f"{path}: cannot be read as a tokenizer: {error}") from error
+
+
 class AudioRenderer:
     """Samples as they come."""
 
@@ -87,7 +99,7 @@ class AudioRenderer:
         """Prompt ids, and ids that were sampled (every prompt and every decode run gives one)."""
         sampled = tokens.get("decode", 0) + self._prompts
         read = tokens.get("prefill", 0)
-        return {"input_tokens": read, "output_tokens": sampled, "total_tokens": read + sampled}
+        return {"input_tokens": read, "output_tokens": sampled}
 
 
 def _only_text(content: Sequence[Content]) -> str:

@@ -11,6 +11,7 @@ from mstar_core.engines.base import Call, NodeContext
 from mstar_core.engines.base import Chunk as StreamChunk
 from mstar_core.engines.stateless import StatelessNode
 from mstar_core.errors import CheckpointError
+from mstar_orpheus.codec.config import SnacConfigError
 from mstar_orpheus.codec.decoder import SnacDecoder
 from mstar_orpheus.codec.stream import Chunk, decode_compat, decode_exact
 from mstar_orpheus.codec.weights import SnacWeightsError
@@ -28,7 +29,7 @@ class Vocoder(StatelessNode):
     def __init__(self, context: NodeContext) -> None:
         try:
             self.decoder = SnacDecoder.load(codec_directory(context.checkpoint), device=context.device)
-        except SnacWeightsError as error:
+        except (SnacConfigError, SnacWeightsError) as error:
             raise CheckpointError(str(error)) from error
         self._slots = self.decoder.config.ids_per_frame
 
