@@ -21,7 +21,10 @@ _UNBOUNDED = 2**62
 
 
 class RequestRun:
-    """One request on this worker, from `Open` to `Closed`."""
+    """One request on this worker, from `Open` to `Closed`.
+
+    `opened` are the nodes that hold it. Nothing starts for a request that is `closing`.
+    """
 
     __slots__ = (
         "closing",
@@ -32,9 +35,11 @@ class RequestRun:
         "key",
         "model",
         "nodes",
+        "opened",
         "params",
         "slots",
         "streams",
+        "ticket",
     )
 
     def __init__(
@@ -46,6 +51,7 @@ class RequestRun:
         seed: int,
         inputs: Mapping[str, list[Any]],
         frontend: str,
+        ticket: int,
     ) -> None:
         self.key = key
         self.id = request_id
@@ -53,11 +59,13 @@ class RequestRun:
         self.params = params
         self.inputs = inputs
         self.frontend = frontend
+        self.ticket = ticket
         self.nodes = {node: NodeRequest(key, params, seed) for node in model.engines}
         self.slots = {partition: [None] * count for partition, count in model.compiled.slots.items()}
         self.streams = [Stream(edge) for edge in model.spec.edges]
         self.in_flight = 0
         self.closing = False
+        self.opened: list[str] = []
 
     def count(self, times: Count | None) -> int:
         """A loop's bound for this request."""
@@ -184,7 +192,10 @@ def _enter(run: WalkRun, op: LoopStart) -> int:
         run.slots[gathered] = []
     if bound > 0:
         return op.body
-    run.how = AT_MOST
+    for slot, _ in op.gather:
+        run.slots[slot] = []
+    if op.dynamic:
+        run.how = AT_MOST
     return op.exit
 
 
