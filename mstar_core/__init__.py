@@ -11,13 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mstar_core.client.engine import Engine as Engine
     from mstar_core.plugins.hookspecs import hookimpl as hookimpl
 
 __version__ = "0.1.0"
 
 __all__ = ["Engine", "__version__", "hookimpl"]
 
-_MODULES = {"Engine": "mstar_core.client", "hookimpl": "mstar_core.plugins.hookspecs"}
+_MODULES = {"Engine": "mstar_core.client.engine", "hookimpl": "mstar_core.plugins.hookspecs"}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,5 +18,7 @@ COMMANDS = {
     "graph": Entry("mstar_core.cli.graph:graph", "Draw a model's nodes, walks and streams."),
     "list-models": Entry("mstar_core.cli.list_models:list_models", "List the models that can be served."),
     "plugins": Entry("mstar_core.cli.plugins:plugins", "List the installed plugins, and what is wrong with them."),
+    "run": Entry("mstar_core.cli.run:run", "Run one request in this process, without a server."),
     "serve": Entry("mstar_core.cli.serve:serve_models", "Serve models over HTTP."),
+    "trace": Entry("mstar_core.cli.trace:trace_request", "Show the walks that a request would take."),
 }
