@@ -2,120 +2,185 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from mstar_core.cli.output import json_option, print_json
-from mstar_core.cli.requests import describe_parameters, parse_parameters
-from mstar_core.client.engine import Engine, Result
-from mstar_core.errors import ConfigurationError, InvalidRequest, nearest
-from mstar_core.media import AUDIO_FORMATS, encode_audio
-from mstar_core.spec.content import Audio
+from mstar_core.cli.requests import RequestCommand, request_registry, request_values, text_of
+from mstar_core.client.engine import Engine, Result, finished
+from mstar_core.client.files import modality_of, write_audio, write_tensors
+from mstar_core.errors import ConfigurationError, InvalidRequest, MStarError
+from mstar_core.spec.content import Audio, Content
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from mstar_core.client.ticket import Ticket
+    from mstar_core.spec.model import ModelCard
 
 
-@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
+@click.command("run", cls=RequestCommand)
 @click.argument("model")
-@click.argument("text", required=False)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Where to; the suffix decides.")
+@click.argument("text")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to write. The suffix says what: .wav .flac .mp3 .opus .ogg .aac .pcm, .txt, .safetensors. "
+    "Default: text to stdout, sound to MODEL.wav, tensors to MODEL.safetensors.",
+)
 @click.option("--checkpoint", metavar="NAME|DIR|ID", help="A checkpoint on the model's card, a directory or a hub id.")
 @click.option("--placement", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A placement file.")
-@click.option("--parameters", "list_parameters", is_flag=True, help="List the model's own options and leave.")
 @json_option
+@click.pass_context
 def run(
+    ctx: click.Context,
     model: str,
-    text: str | None,
-    options: Sequence[str],
+    text: str,
     output: Path | None,
     checkpoint: str | None,
     placement: Path | None,
-    list_parameters: bool,
     as_json: bool,
 ) -> None:
     """Run one request through MODEL in this process, without a server.
 
-    Every request parameter of the model is an option: `mstar run MODEL --parameters` lists them. Sound goes to a file
-    whose suffix names the format (wav, flac, mp3, opus, aac, pcm), text to stdout.
+    Every request parameter of the model is an option; `mstar run MODEL --help` lists them. A TEXT of `-` is read from
+    stdin.
 
     \b
     Examples:
       mstar run MODEL "Hello there." -o hello.wav
-      mstar run MODEL "Hello there." -o hello.mp3 --seed 7 --checkpoint ./my-model
-      mstar run MODEL --parameters
+      mstar run MODEL "Hello there." -o hello.mp3 --seed 7 --checkpoint ./my-checkpoint
+      mstar run MODEL --help
     """
-    audio_format = _format_of(output)
-    if text is None and not list_parameters:
-        raise click.UsageError("say what to run: mstar run MODEL TEXT")
-    with Engine(model, checkpoint=checkpoint, placement=placement, progress=_progress(as_json)) as engine:
-        parameters = engine.service.models[model].parameters
-        if list_parameters:
-            click.echo(describe_parameters(parameters))
-            return
-        values = parse_parameters(parameters, options)
-        started = time.perf_counter()
+    from rich.console import Console
+
+    registry = request_registry(ctx)
+    wanted = _wanted(output, registry.card(model))
+    words = text_of(text)
+    with (
+        Console(stderr=True).status(f"starting {model}") as status,
+        Engine(model, checkpoint=checkpoint, placement=placement, registry=registry, progress=status.update) as engine,
+    ):
+        status.update(f"running {model}")
+        clock = _Clock(time.perf_counter())
         try:
-            result = engine.generate(text or "", **values)
+            ticket = engine.submit(words, outputs=wanted, **request_values(ctx))
         except InvalidRequest as error:
             raise ConfigurationError(error.message) from error
-        _report(result, output or Path(f"{model}.wav"), audio_format, time.perf_counter() - started, as_json=as_json)
+        result = finished(ticket, _watched(ticket, clock, status))
+    _report(_write(result, output, model), result, clock, as_json=as_json)
 
 
-def _format_of(output: Path | None) -> str:
-    """The audio format that a file name asks for; raises `click.UsageError` before anything is loaded."""
+@dataclass(slots=True)
+class _Clock:
+    """When the request was sent, and seconds from then to its first content and to its end."""
+
+    began: float
+    first: float | None = None
+    total: float = 0.0
+
+
+def _wanted(output: Path | None, card: ModelCard) -> list[str] | None:
+    """The modalities to ask for, settled before anything is loaded."""
     if output is None:
-        return "wav"
-    suffixes = {each.suffix.removeprefix("."): name for name, each in AUDIO_FORMATS.items()} | {"ogg": "opus"}
-    suffix = output.suffix.removeprefix(".").lower()
-    if suffix not in suffixes:
-        hint = nearest(suffix, suffixes)
-        raise click.UsageError(f"{output}: no format for the suffix {suffix!r}{hint}; use {', '.join(suffixes)}")
-    return suffixes[suffix]
+        return None
+    modality = modality_of(output)
+    if modality not in card.outputs:
+        raise ConfigurationError(f"{output}: model {card.name!r} makes {', '.join(card.outputs)}, not {modality}")
+    if not output.parent.is_dir():
+        raise ConfigurationError(f"{output}: there is no directory {output.parent}")
+    return [modality]
 
 
-def _progress(as_json: bool) -> Callable[[str], None]:
-    def report(what: str) -> None:
-        if not as_json and sys.stderr.isatty():
-            click.echo(f"{what} ...", err=True)
+def _watched(ticket: Ticket, clock: _Clock, status: Status) -> Iterator[Content]:
+    """The ticket's content, with progress on the way. An interruption cancels the request."""
+    sound = 0.0
+    try:
+        for content in ticket:
+            clock.first = clock.first or time.perf_counter() - clock.began
+            if isinstance(content, Audio):
+                sound += content.samples.size / content.rate
+                status.update(f"{sound:.1f} s of audio")
+            yield content
+    finally:
+        ticket.cancel()
+        clock.total = time.perf_counter() - clock.began
 
-    return report
+
+def _write(result: Result, output: Path | None, model: str) -> dict[str, Path]:
+    """Write files; the path by modality. Raises `MStarError` when there is nothing to write or it cannot be written."""
+    modality = None if output is None else modality_of(output)
+    chosen = {} if output is None or modality is None else {modality: output}
+    if output is None and result.audio is not None:
+        chosen["audio"] = Path(f"{model}.wav")
+    if output is None and result.tensors:
+        chosen["tensor"] = Path(f"{model}.safetensors")
+    for kind, path in chosen.items():
+        try:
+            _write_one(kind, path, result)
+        except OSError as error:
+            raise ConfigurationError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return chosen
 
 
-def _report(result: Result, output: Path, audio_format: str, seconds: float, *, as_json: bool) -> None:
-    """Write what there is, and say what was written."""
-    summary: dict[str, object] = {"finish_reason": result.finish_reason, "usage": dict(result.usage)}
-    if result.text:
-        summary["text"] = result.text
-        if not as_json:
-            click.echo(result.text)
-    if result.tensors:
-        summary["tensors"] = {name: _described(array) for name, array in result.tensors.items()}
-    if result.audio is not None:
-        summary |= _write_audio(result.audio, output, audio_format)
-    summary["seconds"] = round(seconds, 3)
+def _write_one(kind: str, path: Path, result: Result) -> None:
+    if kind == "text":
+        path.write_text(result.text, encoding="utf-8")
+    elif kind == "tensor" and result.tensors:
+        write_tensors(path, result.tensors)
+    elif kind == "audio" and result.audio is not None:
+        write_audio(path, result.audio)
+    else:
+        raise MStarError(f"{path}: not written: the request made no {kind} (it ended with {result.finish_reason!r})")
+
+
+def _report(written: dict[str, Path], result: Result, clock: _Clock, *, as_json: bool) -> None:
+    """Say what was made: text and the files' lines on stdout, what remains to be said on stderr."""
+    summary = _summary(written, result, clock)
     if as_json:
         print_json(summary)
-    elif result.audio is not None:
-        factor = seconds / max(result.audio.samples.size / result.audio.rate, 1e-9)
-        click.echo(
-            f"{output}: {summary['audio_seconds']} s of sound in {seconds:.2f} s (real-time factor {factor:.2f}), "
-            f"ended by {result.finish_reason}"
-        )
-    else:
-        click.echo(f"no sound, ended by {result.finish_reason}", err=True)
+        return
+    if result.text and "text" not in written:
+        click.echo(result.text)
+    ended = f"ended with {result.finish_reason!r} after {clock.total:.2f} s"
+    for kind, path in written.items():
+        about = _about_audio(result, clock) if kind == "audio" else kind
+        click.echo(f"{path}: {about}; {ended}")
+    if not written:
+        click.echo(ended, err=True)
+    if result.images:
+        click.echo(f"{len(result.images)} images were made and not written; mstar_core.Engine gives them", err=True)
 
 
-def _write_audio(audio: Audio, output: Path, audio_format: str) -> dict[str, object]:
-    try:
-        output.write_bytes(encode_audio(audio.samples, audio_format, audio.rate))
-    except OSError as error:
-        raise ConfigurationError(f"{output}: cannot be written: {error.strerror}") from error
-    return {"output": str(output), "audio_seconds": round(audio.samples.size / audio.rate, 3), "rate": audio.rate}
+def _summary(written: dict[str, Path], result: Result, clock: _Clock) -> dict[str, Any]:
+    summary: dict[str, Any] = {
+        "written": {kind: str(path) for kind, path in written.items()},
+        "finish_reason": result.finish_reason,
+        "usage": dict(result.usage),
+        "seconds": round(clock.total, 4),
+        "first_content_seconds": None if clock.first is None else round(clock.first, 4),
+    }
+    if result.text:
+        summary["text"] = result.text
+    if result.audio is not None:
+        length = result.audio.samples.size / result.audio.rate
+        summary |= {"audio_seconds": round(length, 4), "rate": result.audio.rate}
+        summary["real_time_factor"] = round(clock.total / length, 4) if length else None
+    if result.tensors:
+        summary["tensors"] = {
+            name: {"dtype": str(array.dtype), "shape": list(array.shape)} for name, array in result.tensors.items()
+        }
+    return summary
 
 
-def _described(array: np.ndarray) -> dict[str, object]:
-    return {"dtype": str(array.dtype), "shape": list(array.shape)}
+def _about_audio(result: Result, clock: _Clock) -> str:
+    assert result.audio is not None
+    length = result.audio.samples.size / result.audio.rate
+    factor = f", real-time factor {clock.total / length:.2f}" if length else ""
+    return f"{length:.2f} s of audio at {result.audio.rate} Hz{factor}"

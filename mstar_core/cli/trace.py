@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import asdict
 
 import click
 
 from mstar_core.cli.output import json_option, print_json, print_table
-from mstar_core.cli.requests import parse_parameters
-from mstar_core.errors import ConfigurationError, InvalidRequest, nearest
+from mstar_core.cli.requests import RequestCommand, request_registry, request_values, text_of
+from mstar_core.errors import ConfigurationError, InvalidRequest
 from mstar_core.plugins.assemble import assemble, locate
-from mstar_core.plugins.registry import load_registry
 from mstar_core.spec.content import Text
 from mstar_core.spec.machine import InputShape, RequestView
 from mstar_core.spec.params import SEED, check_parameters
-from mstar_core.spec.trace import Trace, trace
+from mstar_core.spec.trace import Trace, TracedLoop, TracedWalk, assumptions, trace
 
 
-@click.command("trace", context_settings={"ignore_unknown_options": True})
+@click.command("trace", cls=RequestCommand)
 @click.argument("model")
 @click.argument("text")
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
 @click.option("--checkpoint", metavar="NAME|DIR|ID", help="Whose configuration to use; weights are not read.")
 @click.option(
-    "--assume", "assumed", multiple=True, metavar="WALK=HOW", help="How a walk ends: done, until (default) or at_most."
+    "--assume",
+    "assumed",
+    multiple=True,
+    metavar="WALK=HOW|WALK.FLAG",
+    help="How a walk ends (done, until or at_most), or that it raises a flag. Default: by its stop signal, no flags.",
 )
 @json_option
+@click.pass_context
 def trace_request(
-    model: str, text: str, options: Sequence[str], checkpoint: str | None, assumed: Sequence[str], as_json: bool
+    ctx: click.Context, model: str, text: str, checkpoint: str | None, assumed: tuple[str, ...], as_json: bool
 ) -> None:
-    """Show the walks that a request would take, without loading weights.
+    """Show the walks that a request to MODEL would take, without loading weights.
 
     \b
     Examples:
       mstar trace MODEL "Hello there."
       mstar trace MODEL "Hello there." --assume decode=at_most --json
     """
-    registry = load_registry()
+    registry = request_registry(ctx)
     card = registry.card(model)
     directory = locate(card, checkpoint, weights=False)
     spec = assemble(registry, model, directory)
-    how = _assumptions(assumed, [walk.name for walk in spec.walks])
+    settled = assumptions(spec, assumed)
     try:
-        values = check_parameters((*spec.config.parameters, SEED), parse_parameters(spec.config.parameters, options))
-        prepared = registry.owner(model).processor(card, spec.config, directory).prepare([Text(text)], values)
+        values = check_parameters((*spec.config.parameters, SEED), request_values(ctx))
+        values.pop(SEED.name)
+        prepared = registry.owner(model).processor(card, spec.config, directory).prepare([Text(text_of(text))], values)
     except InvalidRequest as error:
         raise ConfigurationError(error.message) from error
     shapes = {
@@ -51,48 +55,30 @@ def trace_request(
         for name, arrays in prepared.inputs.items()
     }
     view = RequestView(params=prepared.params, inputs=shapes, outputs=prepared.outputs or frozenset(card.outputs))
-    _show(trace(spec, view, how), view, as_json=as_json)
-
-
-def _assumptions(assumed: Sequence[str], walks: Sequence[str]) -> dict[str, str]:
-    how = {}
-    for each in assumed:
-        walk, equals, ending = each.partition("=")
-        if not equals or walk not in walks:
-            raise click.UsageError(
-                f"--assume {each}: needs WALK=HOW; walks are {', '.join(walks)}{nearest(walk, walks)}"
-            )
-        how[walk] = ending
-    return how
+    _show(trace(spec, view, settled), view, as_json=as_json)
 
 
 def _show(traced: Trace, view: RequestView, *, as_json: bool) -> None:
-    inputs = {name: [list(shape.shape) for shape in shapes] for name, shapes in view.inputs.items()}
     if as_json:
-        walks = [
-            {
-                "walk": each.walk,
-                "partition": each.partition,
-                "nodes": list(each.nodes),
-                "take": dict(each.take),
-                "ends": each.how,
-            }
-            for each in traced.walks
-        ]
-        print_json({"inputs": inputs, "walks": walks, "end": traced.end})
+        inputs = {name: [list(shape.shape) for shape in shapes] for name, shapes in view.inputs.items()}
+        print_json({"inputs": inputs, "walks": [asdict(walk) for walk in traced.walks], "end": traced.end})
         return
-    for name, shapes in inputs.items():
-        click.echo(f"input {name}: {', '.join(map(str, shapes))}")
-    rows = [
-        (
-            str(number),
-            each.partition,
-            each.walk,
-            " -> ".join(each.nodes),
-            ", ".join(f"{name}[{index}]" for name, index in each.take.items()),
-            each.how,
-        )
-        for number, each in enumerate(traced.walks, 1)
-    ]
-    print_table(("", "partition", "walk", "nodes", "takes", "ends"), rows)
+    for name, shapes in view.inputs.items():
+        click.echo(f"input {name}: {', '.join(f'{shape.dtype}{list(shape.shape)}' for shape in shapes)}")
+    rows = [(str(number), *_row(walk)) for number, walk in enumerate(traced.walks, 1)]
+    print_table(("", "walk", "partition", "nodes", "loops", "ends"), rows)
     click.echo(f"end: {traced.end}")
+
+
+def _row(walk: TracedWalk) -> tuple[str, ...]:
+    takes = ", ".join(f"{name}[{index}]" for name, index in walk.take.items())
+    nodes = ", ".join(f"{node} ({engine})" for node, engine in walk.nodes.items())
+    title = f"{walk.walk} ({takes})" if takes else walk.walk
+    return title, walk.partition, nodes, "; ".join(map(_loop, walk.loops)) or "-", walk.ends
+
+
+def _loop(loop: TracedLoop) -> str:
+    nodes = " ".join(loop.nodes)
+    if loop.until is None:
+        return f"{nodes} {loop.at_most} times"
+    return f"{nodes} until {loop.until}" + ("" if loop.at_most is None else f", at most {loop.at_most} times")

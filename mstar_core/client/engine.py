@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from mstar_core.client.files import write_audio
 from mstar_core.client.service import Service
 from mstar_core.spec.content import Audio, Content, Image, Tensor, Text, Video
 from mstar_core.spec.placement import Placement, load_placement
@@ -16,7 +17,11 @@ from mstar_core.spec.placement import Placement, load_placement
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mstar_core.client.ticket import Ticket
     from mstar_core.plugins.registry import Registry
+
+Input: TypeAlias = "str | Content | Sequence[str | Content]"
+"""What a request says: a text, a piece of content, or several of both."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +39,7 @@ class Result:
 
     @property
     def audio(self) -> Audio | None:
-        """All sound, joined; None when there is none."""
+        """All sound, joined: `samples` float32 [n] at `rate` Hz; None when there is none."""
         pieces = [content for content in self.contents if isinstance(content, Audio)]
         return Audio(np.concatenate([piece.samples for piece in pieces]), pieces[0].rate) if pieces else None
 
@@ -47,6 +52,21 @@ class Result:
     def tensors(self) -> Mapping[str, Any]:
         """Arrays by name; of several with one name the last."""
         return {content.name: content.array for content in self.contents if isinstance(content, Tensor)}
+
+    def write_audio(self, path: str | Path) -> None:
+        """Write the sound to a file whose suffix names the format; raises `ValueError` when there is none."""
+        audio = self.audio
+        if audio is None:
+            raise ValueError(f"there is no audio to write to {path}")
+        write_audio(Path(path), audio)
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self.text)} characters"] if self.text else []
+        if self.audio is not None:
+            parts.append(f"{self.audio.samples.size / self.audio.rate:.2f} s of audio")
+        parts += [f"{len(self.images)} images"] if self.images else []
+        parts += [f"tensors {', '.join(self.tensors)}"] if self.tensors else []
+        return f"<Result: {'; '.join(parts) or 'nothing'}; finish_reason {self.finish_reason!r}>"
 
 
 class Engine:
@@ -80,31 +100,37 @@ class Engine:
             progress=progress,
         )
 
-    def generate(
-        self, content: str | Content | Sequence[Content], *, outputs: Sequence[str] = (), **parameters: Any
-    ) -> Result:
-        """Run one request to its end. `parameters` are the model's own and `seed`; raises `RequestError`."""
-        ticket = self.service.submit(self.model, _contents(content), parameters, outputs=frozenset(outputs) or None)
+    def generate(self, input: Input, /, *, outputs: Iterable[str] | None = None, **parameters: Any) -> Result:
+        """Run one request to its end; Ctrl-C cancels it.
+
+        `outputs` are the modalities wanted (default: all that the model makes), `parameters` the model's own and
+        `seed`. Raises `InvalidRequest` naming the field, or another `RequestError`.
+        """
+        ticket = self.submit(input, outputs=outputs, **parameters)
         try:
-            contents = tuple(ticket)
-        except BaseException:
+            return finished(ticket, ticket)
+        except BaseException:  # also KeyboardInterrupt: nobody will take the rest
             ticket.cancel()
             raise
-        assert ticket.end is not None
-        return Result(contents, ticket.end.reason, ticket.end.usage)
 
-    def stream(
-        self, content: str | Content | Sequence[Content], *, outputs: Sequence[str] = (), **parameters: Any
-    ) -> Iterator[Content]:
-        """Content as it is made. Leaving the loop early, by `break` or an exception, cancels the request."""
-        ticket = self.service.submit(self.model, _contents(content), parameters, outputs=frozenset(outputs) or None)
+    def stream(self, input: Input, /, *, outputs: Iterable[str] | None = None, **parameters: Any) -> Iterator[Content]:
+        """Content as it is made; the request is sent when the iteration begins.
+
+        Leaving the loop early, by `break` or an exception, cancels the request.
+        """
+        ticket = self.submit(input, outputs=outputs, **parameters)
         try:
             yield from ticket
         finally:
             ticket.cancel()
 
+    def submit(self, input: Input, /, *, outputs: Iterable[str] | None = None, **parameters: Any) -> Ticket:
+        """Send a request and return at once: iterate the ticket for content, here or in an event loop."""
+        wanted = None if outputs is None else frozenset(outputs)
+        return self.service.submit(self.model, _contents(input), parameters, outputs=wanted)
+
     def close(self) -> None:
-        """Stop the model's threads and free its memory."""
+        """Stop the model's threads and free its memory; requests still open end as unavailable."""
         self.service.close()
 
     def __enter__(self) -> Engine:
@@ -114,9 +140,13 @@ class Engine:
         self.close()
 
 
-def _contents(content: str | Content | Sequence[Content]) -> list[Content]:
-    if isinstance(content, str):
-        return [Text(content)]
-    if isinstance(content, (Text, Audio, Image, Video, Tensor)):
-        return [content]
-    return list(content)
+def finished(ticket: Ticket, contents: Iterable[Content]) -> Result:
+    """Collect `contents`, which iterates `ticket` to its end."""
+    collected = tuple(contents)
+    assert ticket.end is not None
+    return Result(collected, ticket.end.reason, ticket.end.usage)
+
+
+def _contents(given: Input) -> list[Content]:
+    pieces = [given] if isinstance(given, (str, Text, Audio, Image, Video, Tensor)) else given
+    return [Text(piece) if isinstance(piece, str) else piece for piece in pieces]

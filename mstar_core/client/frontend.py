@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from mstar_core.client.ticket import Ticket
 from mstar_core.errors import Conflict, RequestError, Unavailable
@@ -14,14 +14,12 @@ from mstar_core.wire.mailbox import Mailbox, Waker
 from mstar_core.wire.messages import Cancel, Emitted, Ended, Output, ServerState, Stop, Submit, TensorRef
 from mstar_core.wire.store import LocalStore
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 @dataclass(slots=True, eq=False)
 class _Open:
     """A request whose end was not delivered yet."""
 
+    number: int
     ticket: Ticket
     inputs: Sequence[TensorRef]
     received: int = 0
@@ -52,7 +50,9 @@ class Frontend:
         self._tensors = tensors
         self._on_state = on_state
         self._self = mailbox.waker()
-        self._open: dict[str, _Open] = {}
+        self._numbers = itertools.count(1)
+        self._open: dict[int, _Open] = {}
+        self._ids: set[str] = set()
         self._lock = threading.Lock()
         self._dead: RequestError | None = None
 
@@ -63,20 +63,20 @@ class Frontend:
 
     def submit(self, request_id: str, model: str, prepared: Prepared, seed: int, renderer: Renderer) -> Ticket:
         """Send a request on its way; raises `Conflict` when its id is in use."""
-        refs = {name: [self._publish(array) for array in arrays] for name, arrays in prepared.inputs.items()}
-        ticket = Ticket(request_id, renderer, lambda: self._cancel(request_id))
-        flat = [ref for several in refs.values() for ref in several]
+        number = next(self._numbers)
+        ticket = Ticket(request_id, renderer, lambda: self._cancel(number))
         with self._lock:
             if self._dead is not None:
                 raise self._dead
-            if request_id in self._open:
+            if request_id in self._ids:
                 raise Conflict(f"a request with the id {request_id!r} is already being served", param="request_id")
-            self._open[request_id] = _Open(ticket, flat)
+            publish = self._tensors.publish
+            inputs = {name: [publish(array) for array in arrays] for name, arrays in prepared.inputs.items()}
+            self._ids.add(request_id)
+            self._open[number] = _Open(number, ticket, [ref for refs in inputs.values() for ref in refs])
             self.counts.submitted += 1
-        outputs = sorted(prepared.outputs)
-        self._conductor.send(
-            Submit(request_id, model, dict(prepared.params), seed, refs, outputs, self._mailbox.endpoint)
-        )
+        params, outputs = dict(prepared.params), sorted(prepared.outputs)
+        self._conductor.send(Submit(request_id, model, params, seed, inputs, outputs, self._mailbox.endpoint, number))
         return ticket
 
     def run(self) -> None:
@@ -105,6 +105,7 @@ class Frontend:
             self._dead = error
             lost = list(self._open.values())
             self._open.clear()
+            self._ids.clear()
         for request in lost:
             self._finish(request, error)
 
@@ -113,35 +114,35 @@ class Frontend:
         self._self.send(Stop())
         self._self.close()
 
-    def _publish(self, array: NDArray[Any]) -> TensorRef:
-        return self._tensors.publish(array)
-
-    def _cancel(self, request_id: str) -> None:
-        if request_id in self._open:
-            self._conductor.send(Cancel(request_id))
+    def _cancel(self, number: int) -> None:
+        request = self._open.get(number)
+        if request is not None:
+            self._conductor.send(Cancel(request.ticket.id, self._mailbox.endpoint, number))
 
     def _emitted(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
-            request = self._open.get(output.request)
+            request = self._open.get(output.ticket)
             array = self._tensors.take(output.tensor)
             if request is not None:
                 request.received += 1
                 request.ticket.deliver((output.modality, array))
-                self._maybe_complete(output.request, request)
+                self._maybe_complete(request)
 
     def _ended(self, ended: Ended) -> None:
-        request = self._open.get(ended.request)
+        request = self._open.get(ended.ticket)
         if request is not None:
             request.ended = ended
-            self._maybe_complete(ended.request, request)
+            self._maybe_complete(request)
 
-    def _maybe_complete(self, request_id: str, request: _Open) -> None:
+    def _maybe_complete(self, request: _Open) -> None:
         """Deliver the end, once everything that was emitted before it has arrived (a failure does not wait)."""
         ended = request.ended
         if ended is None or (ended.error is None and request.received < ended.emitted):
             return
         with self._lock:
-            del self._open[request_id]
+            if self._open.pop(request.number, None) is None:
+                return
+            self._ids.discard(request.ticket.id)
         self._finish(request, ended.error.rebuild() if ended.error else ended)
 
     def _finish(self, request: _Open, end: Ended | RequestError) -> None:

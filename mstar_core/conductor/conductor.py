@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from mstar_core.conductor.models import ServedModel
 from mstar_core.conductor.requests import Request, view_of
+from mstar_core.conductor.transitions import check_transition
 from mstar_core.errors import Cancelled, Conflict, NodeFailed, NotFound, RequestError, Unavailable
 from mstar_core.spec.machine import Transition, WalkEnded
 from mstar_core.wire.mailbox import Mailbox
@@ -74,8 +75,7 @@ class Conductor:
             case WalkFailed():
                 self._end(self._by_key[message.key], "failed", message.error.rebuild())
             case Cancel():
-                if message.request in self._by_id:
-                    self._end(self._by_id[message.request], "cancelled", Cancelled("the request was cancelled"))
+                self._cancel(message)
             case WorkerReady():
                 self._worker_ready(message)
             case WorkerFailed():
@@ -89,7 +89,7 @@ class Conductor:
         try:
             request = self._checked(submit)
         except RequestError as error:
-            self._mailbox.send(submit.frontend, Ended(submit.request, "failed", 0, {}, ErrorInfo.of(error)))
+            self._mailbox.send(submit.frontend, Ended(submit.ticket, "failed", 0, {}, ErrorInfo.of(error)))
             return
         self._by_id[submit.request] = request
         self._models[submit.model].queue.append(request)
@@ -105,10 +105,20 @@ class Conductor:
         if not model.ready:
             raise Unavailable(f"model {submit.model!r} is not ready: {model.reason}", retry_after=1.0)
         view = view_of(submit)
-        request = Request(submit, model.spec.machine.demand(view), view)
+        try:
+            demand = model.spec.machine.demand(view)
+        except Exception as error:  # isolation boundary: a plugin's state machine
+            raise _machine_error(submit, error) from error
+        request = Request(submit, demand, view)
         model.refuse_impossible(request)
         model.refuse_overflow()
         return request
+
+    def _cancel(self, cancel: Cancel) -> None:
+        """End a request, unless it has ended: its id may be another's by now."""
+        request = self._by_id.get(cancel.request)
+        if request is not None and (request.submit.frontend, request.submit.ticket) == (cancel.frontend, cancel.ticket):
+            self._end(request, "cancelled", Cancelled("the request was cancelled"))
 
     def _admit(self, model: ServedModel) -> None:
         """Start waiting requests, first come first served, while there is room."""
@@ -123,15 +133,18 @@ class Conductor:
         request.key = next(self._keys)
         self._by_key[request.key] = request
         opened = Open(
-            request.key, submit.request, submit.model, submit.params, submit.seed, submit.inputs, submit.frontend
+            request.key,
+            submit.request,
+            submit.model,
+            submit.params,
+            submit.seed,
+            submit.inputs,
+            submit.outputs,
+            submit.frontend,
+            submit.ticket,
         )
         self._send_to_worker(model, opened)
-        try:
-            transition = model.spec.machine.start(request.view)
-        except Exception as error:  # isolation boundary: a plugin's state machine
-            self._machine_failed(request, error)
-            return
-        self._apply(request, model, transition)
+        self._follow(request, model, lambda: model.spec.machine.start(request.view))
 
     def _walk_done(self, done: WalkDone) -> None:
         request = self._by_key[done.key]
@@ -141,34 +154,25 @@ class Conductor:
         request.walks.discard(done.walk)
         request.emitted += done.emitted
         request.tokens[done.walk] += done.tokens
-        try:
-            event = WalkEnded(walk=done.walk, how=done.how, flags=done.flags)
-            transition = model.spec.machine.advance(request.state, event)
-        except Exception as error:  # isolation boundary: a plugin's state machine
-            self._machine_failed(request, error)
-            return
-        self._apply(request, model, transition)
+        event = WalkEnded(walk=done.walk, how=done.how, flags=done.flags)
+        self._follow(request, model, lambda: model.spec.machine.advance(request.state, event))
 
-    def _apply(self, request: Request, model: ServedModel, transition: Transition) -> None:
+    def _follow(self, request: Request, model: ServedModel, ask: Callable[[], Transition]) -> None:
+        """Ask the state machine, and do what it says."""
+        try:
+            transition = ask()
+            check_transition(transition, request, model.spec)
+        except Exception as error:  # isolation boundary: a plugin's state machine
+            self._end(request, "failed", _machine_error(request.submit, error))
+            return
         request.state = transition.state
         for start in transition.start:
             request.walks.add(start.walk)
             self._send_to_worker(model, StartWalk(request.key, start.walk, dict(start.take)))
         for partition in transition.finish:
             self._send_to_worker(model, FinishPartition(request.key, partition))
-        if transition.end is not None and not request.walks:
+        if transition.end is not None:
             self._end(request, transition.end)
-        elif transition.end is not None or not request.walks:
-            running = ", ".join(sorted(request.walks)) or "nothing"
-            said = "ended the request" if transition.end is not None else "started no walk and did not end the request"
-            self._machine_failed(request, RuntimeError(f"it {said} while {running} runs"))
-
-    def _machine_failed(self, request: Request, error: Exception) -> None:
-        name = request.submit.model
-        _log.error(
-            "the state machine of model %r failed", name, exc_info=error, extra={"request": request.submit.request}
-        )
-        self._end(request, "failed", NodeFailed(f"the state machine of model {name!r} failed: {error}"))
 
     def _end(self, request: Request, reason: str, error: RequestError | None = None) -> None:
         """Send the one terminal event, and have everything freed."""
@@ -178,7 +182,7 @@ class Conductor:
         submit, model = request.submit, self._models[request.submit.model]
         del self._by_id[submit.request]
         info = ErrorInfo.of(error) if error else None
-        self._mailbox.send(submit.frontend, Ended(submit.request, reason, request.emitted, dict(request.tokens), info))
+        self._mailbox.send(submit.frontend, Ended(submit.ticket, reason, request.emitted, dict(request.tokens), info))
         if request.admitted:
             self._send_to_worker(model, Close(request.key))
         else:
@@ -217,3 +221,10 @@ class Conductor:
         endpoint = self._endpoints.get(model.worker)
         if endpoint is not None:
             self._mailbox.send(endpoint, message)
+
+
+def _machine_error(submit: Submit, error: Exception) -> NodeFailed:
+    """The failure of a request whose model's state machine raised, or asked for what cannot be."""
+    name = submit.model
+    _log.error("the state machine of model %r failed", name, exc_info=error, extra={"request": submit.request})
+    return NodeFailed(f"the state machine of model {name!r} failed: {type(error).__name__}: {error}")

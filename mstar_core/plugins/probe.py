@@ -23,6 +23,7 @@ from mstar_core.plugins.loaded import LoadedPlugin
 from mstar_core.plugins.manager import load
 from mstar_core.plugins.registry import Registry, registry_of
 from mstar_core.plugins.report import PluginReport, Status
+from mstar_core.spec.explore import explore
 from mstar_core.spec.model import ModelSpec
 
 TINY = "tiny"
@@ -66,13 +67,14 @@ def examine(found: FoundPlugin, *, static: bool) -> Verdict:
 
 
 def model_problems(registry: Registry, model: str) -> Iterator[str]:
-    """What is wrong with a model's graph at its tiny checkpoint's configuration."""
+    """What is wrong with a model's graph and its state machine, at its tiny checkpoint's configuration."""
     try:
         spec = assemble(registry, model, locate(registry.card(model), TINY, weights=False))
     except MStarError as error:
         yield "\n".join((str(error), *getattr(error, "__notes__", ())))
         return
     yield from _absent_factories(spec)
+    yield from explore(spec)
 
 
 def _absent_factories(spec: ModelSpec) -> Iterator[str]:

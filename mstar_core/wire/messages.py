@@ -7,7 +7,8 @@
     Conductor -> frontend    ServerState, Ended
 
 Messages name tensors by `TensorRef`; what a reference points to moves by a transport, not in the message, unless it is
-small. A request has its public id (`request`, a string) and, inside the server, an integer `key`.
+small. A request has its public id (`request`, a string), which its client may use again as soon as it has ended; the
+number of its `ticket`, which its frontend never uses again; and, between Conductor and workers, an integer `key`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """A new request. `frontend` is where its outputs and its end go."""
+    """A new request. Its outputs and its end go to `frontend`, for the ticket of that number."""
 
     request: str
     model: str
@@ -58,16 +59,19 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     inputs: dict[str, list[TensorRef]]
     outputs: list[str]
     frontend: str
+    ticket: int
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """Nobody waits for this request any more."""
+    """Nobody waits for the request of this ticket any more."""
 
     request: str
+    frontend: str
+    ticket: int
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
-    """A request is about to run walks on this worker."""
+    """A request is about to run walks on this worker; what it emits of other modalities than `outputs` is not sent."""
 
     key: int
     request: str
@@ -75,7 +79,9 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
     params: dict[str, Any]
     seed: int
     inputs: dict[str, list[TensorRef]]
+    outputs: list[str]
     frontend: str
+    ticket: int
 
 
 class StartWalk(msgspec.Struct, frozen=True, tag="start"):
@@ -147,9 +153,9 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
-    """One emitted tensor of one request."""
+    """One emitted tensor, for one ticket."""
 
-    request: str
+    ticket: int
     modality: str
     tensor: TensorRef
 
@@ -161,12 +167,12 @@ class Emitted(msgspec.Struct, frozen=True, tag="emitted"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """The one terminal event of a request. `emitted` outputs belong to it; some may still be on their way.
+    """The one terminal event of a ticket. `emitted` outputs belong to it; some may still be on their way.
 
     `error` is None for a complete request, whose `reason` tells why it ended (`stop`, `length`, ...).
     """
 
-    request: str
+    ticket: int
     reason: str
     emitted: int
     tokens: dict[str, int]

@@ -35,7 +35,7 @@ class LocalStore:
         return TensorRef(str(array.dtype), array.shape, "local", key)
 
     def take(self, ref: TensorRef) -> NDArray[Any]:
-        """The array behind a reference; it is no longer kept."""
+        """The array behind a reference; it is no longer kept. Raises `KeyError` when its publisher has dropped it."""
         with self._lock:
             return self._arrays.pop(ref.key)
 

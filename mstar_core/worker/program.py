@@ -79,6 +79,7 @@ class LoopStart:
     counter: int
     bound: int
     times: Count | None
+    dynamic: bool
     gather: tuple[tuple[int, int], ...]
     body: int = -1
     exit: int = -1
@@ -234,7 +235,8 @@ class _Compiler:
     def _loop(self, loop: Loop | DynamicLoop) -> None:
         counter, bound = self._counter(), self._counter()
         gather = tuple((self._slot(name), self._slot(f"{name}[]")) for name in loop.gather)
-        start = LoopStart(counter, bound, loop.times if isinstance(loop, Loop) else loop.at_most, gather)
+        dynamic = isinstance(loop, DynamicLoop)
+        start = LoopStart(counter, bound, loop.times if isinstance(loop, Loop) else loop.at_most, dynamic, gather)
         self._ops.append(start)
         start.body = len(self._ops)
         self._element(loop.body)
@@ -244,7 +246,7 @@ class _Compiler:
                 until_edge = self._takes[loop.until.node, loop.until.port]
             else:
                 until = self._slot(loop.until)
-        end = LoopEnd(counter, bound, isinstance(loop, DynamicLoop), until, until_edge, gather, start.body)
+        end = LoopEnd(counter, bound, dynamic, until, until_edge, gather, start.body)
         self._ops.append(end)
         start.exit = end.exit = len(self._ops)
 

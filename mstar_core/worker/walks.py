@@ -14,6 +14,7 @@ from mstar_core.worker.program import EmitOp, ForkOp, JoinOp, LoopEnd, LoopStart
 from mstar_core.worker.streams import Stream
 
 if TYPE_CHECKING:
+    from mstar_core.wire.messages import Open
     from mstar_core.worker.models import LoadedModel
 
 _UNBOUNDED = 2**62
@@ -21,7 +22,10 @@ _UNBOUNDED = 2**62
 
 
 class RequestRun:
-    """One request on this worker, from `Open` to `Closed`."""
+    """One request on this worker, from `Open` to `Closed`.
+
+    `opened` are the nodes that hold it. Nothing starts for a request that is `closing`.
+    """
 
     __slots__ = (
         "closing",
@@ -32,32 +36,29 @@ class RequestRun:
         "key",
         "model",
         "nodes",
+        "opened",
+        "outputs",
         "params",
         "slots",
         "streams",
+        "ticket",
     )
 
-    def __init__(
-        self,
-        key: int,
-        request_id: str,
-        model: LoadedModel,
-        params: Mapping[str, Any],
-        seed: int,
-        inputs: Mapping[str, list[Any]],
-        frontend: str,
-    ) -> None:
-        self.key = key
-        self.id = request_id
+    def __init__(self, message: Open, model: LoadedModel, inputs: Mapping[str, list[Any]]) -> None:
+        self.key = message.key
+        self.id = message.request
         self.model = model
-        self.params = params
+        self.params = message.params
         self.inputs = inputs
-        self.frontend = frontend
-        self.nodes = {node: NodeRequest(key, params, seed) for node in model.engines}
+        self.outputs = frozenset(message.outputs)
+        self.frontend = message.frontend
+        self.ticket = message.ticket
+        self.nodes = {node: NodeRequest(message.key, message.params, message.seed) for node in model.engines}
         self.slots = {partition: [None] * count for partition, count in model.compiled.slots.items()}
         self.streams = [Stream(edge) for edge in model.spec.edges]
         self.in_flight = 0
         self.closing = False
+        self.opened: list[str] = []
 
     def count(self, times: Count | None) -> int:
         """A loop's bound for this request."""
@@ -184,7 +185,10 @@ def _enter(run: WalkRun, op: LoopStart) -> int:
         run.slots[gathered] = []
     if bound > 0:
         return op.body
-    run.how = AT_MOST
+    for slot, _ in op.gather:
+        run.slots[slot] = []
+    if op.dynamic:
+        run.how = AT_MOST
     return op.exit
 
 

@@ -117,18 +117,31 @@ class Worker:
 
     def _open(self, message: Open) -> None:
         model = self._models[message.model]
-        inputs = {
-            name: [torch.from_numpy(self._tensors.take(ref)) for ref in refs] for name, refs in message.inputs.items()
-        }
-        request = RequestRun(
-            message.key, message.request, model, message.params, message.seed, inputs, message.frontend
-        )
+        inputs = self._inputs(message)
+        request = RequestRun(message, model, inputs or {})
         self._requests[message.key] = request
+        request.closing = inputs is None
         for node, engine in model.engines.items():
-            engine.open(request.nodes[node])
+            try:
+                engine.open(request.nodes[node])
+            except Exception as error:  # isolation boundary: a node's code
+                request.closing = True
+                self._report(request, "", node, error)
+                return
+            request.opened.append(node)
+
+    def _inputs(self, message: Open) -> dict[str, list[torch.Tensor]] | None:
+        """A request's tensors; None when its frontend has dropped them: it has ended, and its `Close` is coming."""
+        take = self._tensors.take
+        try:
+            return {name: [torch.from_numpy(take(ref)) for ref in refs] for name, refs in message.inputs.items()}
+        except KeyError:
+            return None
 
     def _start_walk(self, message: StartWalk) -> None:
         request = self._requests[message.key]
+        if request.closing:
+            return
         compiled = request.model.compiled
         run = WalkRun(request, compiled.programs[message.walk])
         for name, slot in compiled.inputs[message.walk]:
@@ -147,8 +160,11 @@ class Worker:
             self._free(request)
 
     def _free(self, request: RequestRun) -> None:
-        for node, engine in request.model.engines.items():
-            engine.close(request.nodes[node])
+        for node in request.opened:
+            try:
+                request.model.engines[node].close(request.nodes[node])
+            except Exception as error:  # isolation boundary: a node's code
+                _log.error("node %r could not free a request", node, exc_info=error, extra={"request": request.id})
         del self._requests[request.key]
         self._mailbox.send(self._conductor, Closed(request.key, self.name))
 
@@ -174,12 +190,12 @@ class Worker:
         run.request.model.queues[op.queue].tasks.append(task)
 
     def emit(self, run: WalkRun, modality: str, value: Any) -> None:
-        """Hand a value to the client's frontend at the end of this turn."""
-        if value is None:
+        """Hand a value, if the client wants it, to its frontend at the end of this turn."""
+        request = run.request
+        if value is None or modality not in request.outputs:
             return
         ref = self._tensors.publish(_as_array(value))
-        request = run.request
-        self._emitted.setdefault(request.frontend, []).append(Output(request.id, modality, ref))
+        self._emitted.setdefault(request.frontend, []).append(Output(request.ticket, modality, ref))
         run.emitted += 1
 
     def walk_ended(self, run: WalkRun) -> None:
@@ -275,11 +291,12 @@ class Worker:
         tasks = _tasks(flight)
         for task in tasks:
             flight.queue.engine.drop(flight.batch, task)
-            task.run.request.in_flight -= 1
-        if len(tasks) == 1:
+        if len(tasks) == 1 and not tasks[0].run.request.closing:
+            tasks[0].run.request.in_flight -= 1
             self._fail(tasks[0], flight.error)
             return
         for task in reversed(tasks):
+            task.run.request.in_flight -= 1
             task.solo = True
             self._requeue(flight.queue, task)
 
@@ -292,12 +309,15 @@ class Worker:
 
     def _fail(self, task: Task, error: Exception) -> None:
         """Report a request's failure; the Conductor closes it."""
-        request, op = task.run.request, task.op
+        self._report(task.run.request, task.walk, task.op.node, error)
+
+    def _report(self, request: RequestRun, walk: str, node: str, error: Exception) -> None:
+        """Tell the Conductor; `walk` is "" when the node failed to take the request in."""
         if not isinstance(error, RequestError):
-            _log.error("node %r failed in walk %r", op.node, task.walk, exc_info=error, extra={"request": request.id})
-            error = NodeFailed(f"node {op.node!r} failed in walk {task.walk!r}: {type(error).__name__}: {error}")
-        failed = WalkFailed(request.key, task.walk, op.node, ErrorInfo.of(error))
-        self._mailbox.send(self._conductor, failed)
+            where = f"node {node!r} failed in walk {walk!r}" if walk else f"node {node!r} failed to take the request in"
+            _log.error(where, exc_info=error, extra={"request": request.id})
+            error = NodeFailed(f"{where}: {type(error).__name__}: {error}")
+        self._mailbox.send(self._conductor, WalkFailed(request.key, walk, node, ErrorInfo.of(error)))
 
     def _send_emitted(self) -> None:
         for frontend, outputs in self._emitted.items():

@@ -4,6 +4,7 @@ from mstar_core.cli import main
 from mstar_core.cli.commands import COMMANDS
 from mstar_core.cli.group import mstar
 from mstar_core.errors import CheckpointError, ConfigurationError
+from mstar_core.plugins.discovery import discover
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +68,8 @@ def test_list_models_without_any_says_where_models_come_from(capsys):
     assert "install with pip" in captured.err
 
 
-def test_check_without_plugins_exits_0_and_of_an_unknown_model_exits_1(capsys):
+def test_check_without_plugins_exits_0_and_of_an_unknown_model_exits_1(capsys, monkeypatch):
+    monkeypatch.setattr("mstar_core.cli.check.discover", lambda: discover(path=[]))
     assert main(["check"]) == 0
     assert capsys.readouterr().err.endswith("install with pip.\n")
     assert main(["check", "toy"]) == 1
