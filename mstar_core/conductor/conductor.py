@@ -139,6 +139,7 @@ class Conductor:
             submit.params,
             submit.seed,
             submit.inputs,
+            submit.outputs,
             submit.frontend,
             submit.ticket,
         )

@@ -71,7 +71,7 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
-    """A request is about to run walks on this worker."""
+    """A request is about to run walks on this worker; what it emits of other modalities than `outputs` is not sent."""
 
     key: int
     request: str
@@ -79,6 +79,7 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
     params: dict[str, Any]
     seed: int
     inputs: dict[str, list[TensorRef]]
+    outputs: list[str]
     frontend: str
     ticket: int
 

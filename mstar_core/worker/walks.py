@@ -14,6 +14,7 @@ from mstar_core.worker.program import EmitOp, ForkOp, JoinOp, LoopEnd, LoopStart
 from mstar_core.worker.streams import Stream
 
 if TYPE_CHECKING:
+    from mstar_core.wire.messages import Open
     from mstar_core.worker.models import LoadedModel
 
 _UNBOUNDED = 2**62
@@ -36,31 +37,23 @@ class RequestRun:
         "model",
         "nodes",
         "opened",
+        "outputs",
         "params",
         "slots",
         "streams",
         "ticket",
     )
 
-    def __init__(
-        self,
-        key: int,
-        request_id: str,
-        model: LoadedModel,
-        params: Mapping[str, Any],
-        seed: int,
-        inputs: Mapping[str, list[Any]],
-        frontend: str,
-        ticket: int,
-    ) -> None:
-        self.key = key
-        self.id = request_id
+    def __init__(self, message: Open, model: LoadedModel, inputs: Mapping[str, list[Any]]) -> None:
+        self.key = message.key
+        self.id = message.request
         self.model = model
-        self.params = params
+        self.params = message.params
         self.inputs = inputs
-        self.frontend = frontend
-        self.ticket = ticket
-        self.nodes = {node: NodeRequest(key, params, seed) for node in model.engines}
+        self.outputs = frozenset(message.outputs)
+        self.frontend = message.frontend
+        self.ticket = message.ticket
+        self.nodes = {node: NodeRequest(message.key, message.params, message.seed) for node in model.engines}
         self.slots = {partition: [None] * count for partition, count in model.compiled.slots.items()}
         self.streams = [Stream(edge) for edge in model.spec.edges]
         self.in_flight = 0

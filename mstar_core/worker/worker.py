@@ -118,16 +118,7 @@ class Worker:
     def _open(self, message: Open) -> None:
         model = self._models[message.model]
         inputs = self._inputs(message)
-        request = RequestRun(
-            message.key,
-            message.request,
-            model,
-            message.params,
-            message.seed,
-            inputs or {},
-            message.frontend,
-            message.ticket,
-        )
+        request = RequestRun(message, model, inputs or {})
         self._requests[message.key] = request
         request.closing = inputs is None
         for node, engine in model.engines.items():
@@ -199,11 +190,11 @@ class Worker:
         run.request.model.queues[op.queue].tasks.append(task)
 
     def emit(self, run: WalkRun, modality: str, value: Any) -> None:
-        """Hand a value to the client's frontend at the end of this turn."""
-        if value is None:
+        """Hand a value, if the client wants it, to its frontend at the end of this turn."""
+        request = run.request
+        if value is None or modality not in request.outputs:
             return
         ref = self._tensors.publish(_as_array(value))
-        request = run.request
         self._emitted.setdefault(request.frontend, []).append(Output(request.ticket, modality, ref))
         run.emitted += 1
 
