@@ -69,14 +69,15 @@ class TensorNode(StatelessNode):
 
 
 class StatelessBatch(Batch):
-    """Calls of one signature, and what each came to."""
+    """Calls of one signature, and what each came to; `refused` is why a lone call cannot run at all."""
 
-    __slots__ = ("dropped", "outcomes")
+    __slots__ = ("dropped", "outcomes", "refused")
 
     def __init__(self, walk: str, calls: Sequence[Call]) -> None:
         super().__init__(walk, calls)
         self.outcomes: list[Outputs] = [None] * len(self.calls)
         self.dropped: set[int] = set()
+        self.refused: Exception | None = None
 
 
 class StatelessEngine(Engine):
@@ -98,13 +99,18 @@ class StatelessEngine(Engine):
         """The first call and every later one of the same signature, up to `limits.requests`."""
         if not calls:
             return None
-        signature = self.node.signature(calls[0])
-        alike = [calls[0], *(call for call in calls[1:] if self.node.signature(call) == signature)]
-        return StatelessBatch(walk, alike[: limits.requests])
+        signature = self._signature(calls[0])
+        alike = [calls[0], *(call for call in calls[1:] if self._signature(call) == signature)]
+        batch = StatelessBatch(walk, alike[: limits.requests])
+        batch.refused = signature if isinstance(signature, Exception) else None
+        return batch
 
     def run(self, batch: Batch) -> None:
         """Run all calls together; if that raises, each alone, so that only the faulty one fails."""
         assert isinstance(batch, StatelessBatch)
+        if batch.refused is not None:
+            batch.outcomes = [batch.refused]
+            return
         resolved = [_resolved(call) for call in batch.calls]
         outcomes = self._attempt(resolved)
         if len(resolved) > 1 and isinstance(outcomes[0], Exception):
@@ -126,6 +132,13 @@ class StatelessEngine(Engine):
         self.node.close(request)
         request.state = None
 
+    def _signature(self, call: Call) -> Hashable:
+        """The call's signature, or what the node raised: an exception equals no other, so its call stands alone."""
+        try:
+            return self.node.signature(call)
+        except Exception as error:  # isolation boundary: a node's code
+            return error
+
     def _attempt(self, calls: Sequence[Call]) -> list[Outputs]:
         # An isolation boundary: whatever a node raises belongs to its requests, never to the worker.
         try:
@@ -136,7 +149,11 @@ class StatelessEngine(Engine):
         if len(outputs) != len(calls):
             wrong = ValueError(f"{type(self.node).__name__}.forward gave {len(outputs)} outputs for {len(calls)} calls")
             return [wrong] * len(calls)
-        return list(outputs)
+        return [each if isinstance(each, Mapping) else _no_outputs(each) for each in outputs]
+
+
+def _no_outputs(given: object) -> TypeError:
+    return TypeError(f"outputs must be a mapping of ports to values, got {type(given).__name__}")
 
 
 def _resolved(call: Call) -> Call:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mstar_core.engines.base import Call, NodeRequest
-from mstar_core.errors import NodeFailed
+from mstar_core.errors import InvalidRequest, NodeFailed
 from mstar_core.spec.graph import Count
 from mstar_core.spec.machine import AT_MOST, DONE, UNTIL
 from mstar_core.worker.program import EmitOp, ForkOp, JoinOp, LoopEnd, LoopStart, Program, RunOp
@@ -66,7 +66,10 @@ class RequestRun:
             return _UNBOUNDED
         if isinstance(times, int):
             return times
-        return int(self.params[times.name]) + times.offset
+        given = self.params[times.name]
+        if given is None:
+            raise InvalidRequest(f"{times.name!r} must be given: it says how often a loop runs", param=times.name)
+        return int(given) + times.offset
 
 
 class WalkRun:
@@ -140,6 +143,7 @@ def advance(run: WalkRun, place: int, host: Host, ahead: Task | None = None) -> 
 
     `ahead` is the run already started for the next round of the loop that follows; when the loop goes round, it is that
     round, and when the loop ends, it is void and the walk goes on once it has been dropped.
+    Raises `RequestError` when the request gives no bound for a loop, or a value cannot be emitted.
     """
     ops = run.program.ops
     while True:

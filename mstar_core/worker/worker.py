@@ -148,7 +148,7 @@ class Worker:
             pieces = request.inputs.get(name)
             if pieces:
                 run.slots[slot] = pieces[message.take.get(name, 0)]
-        advance(run, 0, self)
+        self._advance(run, 0)
 
     def _close(self, key: int) -> None:
         request = self._requests[key]
@@ -194,7 +194,12 @@ class Worker:
         request = run.request
         if value is None or modality not in request.outputs:
             return
-        ref = self._tensors.publish(_as_array(value))
+        try:
+            array = _as_array(value)
+        except Exception as error:  # isolation boundary: what a node made
+            problem = f"a value in walk {run.program.walk!r} cannot be emitted as {modality}"
+            raise NodeFailed(f"{problem}: {type(error).__name__}: {error}") from error
+        ref = self._tensors.publish(array)
         self._emitted.setdefault(request.frontend, []).append(Output(request.ticket, modality, ref))
         run.emitted += 1
 
@@ -251,7 +256,13 @@ class Worker:
             except NodeFailed as error:
                 self._fail(task, error)
                 return
-            advance(task.run, task.op.next, self, task.ahead)
+            self._advance(task.run, task.op.next, task.op.node, task.ahead)
+
+    def _advance(self, run: WalkRun, place: int, node: str = "", ahead: Task | None = None) -> None:
+        try:
+            advance(run, place, self, ahead)
+        except RequestError as error:
+            self._report(run.request, run.program.walk, node, error)
 
     def _dropped(self, task: Task) -> None:
         """A run without effect is over: its request is closing, or its walk goes on behind the loop."""
@@ -261,7 +272,7 @@ class Worker:
             if not request.in_flight:
                 self._free(request)
         else:
-            advance(task.run, task.run.resume, self)
+            self._advance(task.run, task.run.resume, task.op.node)
 
     def _uncount(self, task: Task) -> None:
         """Take back what was counted when the task was queued."""
