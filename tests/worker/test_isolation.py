@@ -1,5 +1,6 @@
 """What a plugin's code may do wrong on a worker: its request fails, the worker and everything else go on."""
 
+import threading
 import time
 from functools import partial
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from mstar_core.spec.machine import Start, Transition
 from mstar_core.spec.model import Checkpoint, ModelCard, ModelConfig
 from mstar_core.spec.params import Parameter
 from mstar_core.testing import counting
+from mstar_core.testing.counting_engine import CountingEngine
 from mstar_core.testing.plugins import registry_with
 
 WRONGS = ("", "open", "signature", "forward", "nothing", "no output", "unsendable", "close")
@@ -108,15 +110,21 @@ def submitted(service, *, wrong="", times=2):
     return service.submit("moody", [Text("hello")], {"wrong": wrong, **given})
 
 
+def held(service, *names):
+    return sum(sample.value for sample in service.metrics() if sample.name in names)
+
+
+def eventually(condition):
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
 def at_rest(service):
     """Whether everything comes free, and stays ready."""
     names = ("mstar_requests_open", "mstar_worker_requests", "mstar_tensors_published")
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if not sum(sample.value for sample in service.metrics() if sample.name in names):
-            return service.health().ready
-        time.sleep(0.01)
-    return False
+    return eventually(lambda: not held(service, *names)) and service.health().ready
 
 
 FAILURES = {
@@ -149,13 +157,24 @@ def test_a_loop_without_a_bound_is_the_requests_fault(moody):
     assert len(list(moody())) == 1
 
 
-def test_a_request_cancelled_while_its_batch_raises_is_free_again():
-    registry = registry_with(counting)
-    with Service.start(["counting"], registry=registry) as service:
-        for _ in range(50):
-            params = {"walk": "dynamic", "rounds": 10_000, "fail_at": 5}
-            ticket = service.submit("counting", [Text("go")], params)
-            ticket.cancel()
-            with pytest.raises((Cancelled, NodeFailed)):
-                list(ticket)
+def test_a_request_cancelled_while_its_batch_runs_is_free_even_if_the_batch_raises(monkeypatch):
+    running, go_on = threading.Event(), threading.Event()
+
+    def run(engine, batch):
+        running.set()
+        go_on.wait(20)
+        raise RuntimeError("told to fail")
+
+    monkeypatch.setattr(CountingEngine, "run", run)
+    with Service.start(["counting"], registry=registry_with(counting)) as service:
+        ticket = service.submit("counting", [Text("go")], {})
+        assert running.wait(20)
+        ticket.cancel()
+        with pytest.raises(Cancelled):
+            list(ticket)
+        after = service.submit("counting", [Text("go")], {})
+        assert eventually(lambda: held(service, "mstar_worker_requests") == 2)  # so the first one's end is known there
+        go_on.set()
+        with pytest.raises(NodeFailed):
+            list(after)
         assert at_rest(service)
