@@ -1,18 +1,22 @@
-# `make demo` speaks a sentence, `make test` runs every check; both make .venv first. Needs Python >= 3.11 and pip.
+# `make demo` speaks a sentence, `make test` runs every check. Both first make .venv, once; needs Python 3.11+ and pip.
 
 PYTHON ?= python3
-# A CPU build of torch by default: set TORCH=torch for the newest, or to a CUDA build's requirement.
-TORCH ?= torch==2.13.0
 VENV ?= .venv
-BIN := $(VENV)/bin
-SOURCES := mstar_core plugins/mstar-orpheus/src
+# A fixed torch, which an index of CPU builds can serve. For another one: make demo TORCH=torch
+TORCH ?= torch==2.13.0
 SENTENCE ?= Hello! This is M star, speaking to you from one small machine.
+
+BIN := $(VENV)/bin
+PLUGINS := $(wildcard plugins/*)
+PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
+SOURCES := mstar_core $(PLUGINS:%=%/src)
 
 .PHONY: demo test lint types unit clean
 
 demo: $(VENV)/.installed
 	$(BIN)/mstar run orpheus "$(SENTENCE)" --seed 1 -o demo.wav
-	@echo "spoken into $(CURDIR)/demo.wav (the bundled checkpoint has random weights: it sounds like noise)"
+	@echo "Listen to $(CURDIR)/demo.wav: the bundled checkpoint has random weights, so it sounds like noise."
+	@echo "For a voice, with access to it on the hub: $(BIN)/mstar run orpheus \"...\" -o voice.wav --checkpoint 3b-ft"
 
 test: lint types unit
 
@@ -26,19 +30,19 @@ types: $(VENV)/.installed-test
 unit: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q
 
+# Torch comes first and by its exact version, so that no later requirement pulls in another build of it.
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q "$(TORCH)"
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.torch pyproject.toml plugins/mstar-orpheus/pyproject.toml
-	$(BIN)/python -m pip install -q -e . -e plugins/mstar-orpheus
+$(VENV)/.installed: $(VENV)/.torch $(PROJECTS)
+	$(BIN)/python -m pip install -q -e . $(PLUGINS:%=-e %)
 	touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install -q -e ".[test,bench]" -e plugins/mstar-orpheus
-	touch $@
+$(VENV)/.installed-test: $(VENV)/.torch $(PROJECTS)
+	$(BIN)/python -m pip install -q -e ".[test,bench]" $(PLUGINS:%=-e %)
+	touch $@ $(VENV)/.installed
 
 clean:
 	rm -rf $(VENV) demo.wav dist build
