@@ -1,0 +1,92 @@
+"""The code in README.md and docs/ is run as it is written."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mstar_core.plugins.discovery import GROUP
+from mstar_core.testing.distributions import install
+from mstar_core.testing.plugins import environment
+
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(path):
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def files_of(path):
+    """Files that a page shows: a line that begins with the file's name, some prose, and the block after it."""
+    shown = re.findall(r"^`([\w./-]+)` [^`]*?(?:`[^`\n]+`[^`]*?)*\n\n```\w+\n(.*?)^```", path.read_text(), re.M | re.S)
+    return dict(shown)
+
+
+@pytest.fixture(scope="module")
+def morse(tmp_path_factory):
+    """Runs a command where the plugin of docs/plugins.md is installed."""
+    site = tmp_path_factory.mktemp("site")
+    files = files_of(ROOT / "docs" / "plugins.md")
+    project = tomllib.loads(files.pop("pyproject.toml"))["project"]
+    package = {name.removeprefix("src/mstar_morse/"): text for name, text in files.items()}
+    info = install(site, project["name"], "", version=project["version"], files=package)
+    (entry,) = project["entry-points"][GROUP].items()
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{entry[0]} = {entry[1]}\n")
+
+    def run(*command):
+        variables = environment([site], [project["name"]])
+        return subprocess.run(
+            [sys.executable, *command], check=False, cwd=site, env=variables, capture_output=True, text=True
+        )
+
+    return run
+
+
+def test_the_plugin_guides_files_are_found():
+    assert set(files_of(ROOT / "docs" / "plugins.md")) == {
+        "pyproject.toml",
+        "src/mstar_morse/checkpoints/tiny/config.json",
+        "src/mstar_morse/plugin.py",
+        "src/mstar_morse/processor.py",
+        "src/mstar_morse/nodes.py",
+    }
+
+
+def test_the_plugin_guides_model_is_sound(morse):
+    result = morse("-m", "mstar_core", "check", "morse")
+    assert (result.returncode, result.stdout) == (0, "mstar-morse 0.1.0: ok\n  morse: ok\n"), result.stdout
+
+
+def test_the_plugin_guides_model_keys_what_it_is_told(morse):
+    result = morse("-m", "mstar_core", "run", "morse", "sos", "-o", "sos.wav", "--pitch", "700", "--json")
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    units = 2 * (3 * 2 + 2) + (3 * 4 + 2)  # two s and an o
+    assert told["audio_seconds"] == pytest.approx(units * 0.06)
+    assert (told["finish_reason"], told["usage"]["input_tokens"]) == ("stop", 3)
+
+
+def test_the_plugin_guides_model_refuses_what_it_has_no_code_for(morse):
+    result = morse("-m", "mstar_core", "run", "morse", "s0s")
+    assert result.returncode == 2
+    assert "'input' has no code for '0'" in result.stderr
+
+
+def test_the_readmes_python_runs(tmp_path, monkeypatch):
+    pytest.importorskip("mstar_orpheus")
+    monkeypatch.chdir(tmp_path)
+    blocks = [block for block in python_blocks(ROOT / "README.md") if "import Engine" in block]
+    assert blocks
+    for block in blocks:
+        subprocess.run([sys.executable, "-W", "error", "-c", block], check=True, capture_output=True, timeout=100)
+
+
+def test_links_between_pages_lead_to_files():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/README.md")]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page}: {target}"
