@@ -1,12 +1,13 @@
 """Loading published weights: which tensors make up a parameter, read one by one, straight to their place.
 
-A module is built on `meta`, so that memory holds each weight once, plus the tensor being read.
+A module is built on `meta`, so that memory holds each weight once, plus the tensor being read. The largest modules are
+filled first, while memory is still empty.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,11 +66,14 @@ def load_weights(
     dtype: torch.dtype,
     parallel: TensorParallel | None = None,
     ignore: Sequence[str] = (),
+    filled: Callable[[nn.Module], None] | None = None,
 ) -> None:
     """Fill a module that was built on `meta`.
 
     `names` says for every parameter which tensors it is made of; tensors whose names begin with one of `ignore` may
-    be left over. Raises one `CheckpointError` that lists every missing, misshapen and unexpected tensor.
+    be left over. `filled` is called with each submodule that has parameters, once all of its own are there: to pack
+    them before the next are read, say. Raises one `CheckpointError` that lists every missing, misshapen and unexpected
+    tensor.
     """
     parallel = parallel or TensorParallel()
     parameters = dict(module.named_parameters())
@@ -81,11 +85,27 @@ def load_weights(
     if problems:
         listed = "\n".join(f"  - {problem}" for problem in problems)
         raise CheckpointError(f"{weights.directory}: {len(problems)} tensors do not fit the model\n{listed}")
+    for owner, attributes in _by_size(parameters):
+        submodule = module.get_submodule(owner)
+        for attribute in attributes:
+            name = f"{owner}.{attribute}" if owner else attribute
+            value = torch.empty(parameters[name].shape, device=device, dtype=dtype)
+            _fill(value, weights, names[name], parallel)
+            setattr(submodule, attribute, nn.Parameter(value, requires_grad=False))
+            del value  # what `filled` replaces is freed at once
+        if filled is not None:
+            filled(submodule)
+
+
+def _by_size(parameters: Mapping[str, nn.Parameter]) -> list[tuple[str, list[str]]]:
+    """Submodules with the names of their own parameters, the largest first."""
+    attributes: dict[str, list[str]] = {}
+    elements: dict[str, int] = {}
     for name, parameter in parameters.items():
-        value = torch.empty(parameter.shape, device=device, dtype=dtype)
-        _fill(value, weights, names[name], parallel)
         owner, _, attribute = name.rpartition(".")
-        setattr(module.get_submodule(owner), attribute, nn.Parameter(value, requires_grad=False))
+        attributes.setdefault(owner, []).append(attribute)
+        elements[owner] = elements.get(owner, 0) + parameter.numel()
+    return sorted(attributes.items(), key=lambda item: -elements[item[0]])
 
 
 def _files(directory: Path) -> list[Path]:
