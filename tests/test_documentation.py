@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from mstar_core.client.service import Service
 from mstar_core.plugins.discovery import GROUP
 from mstar_core.testing.distributions import install
 from mstar_core.testing.plugins import environment
+from mstar_core.testing.server import http_server
 
 ROOT = Path(__file__).parent.parent
 
@@ -76,13 +78,19 @@ def test_the_plugin_guides_model_refuses_what_it_has_no_code_for(morse):
     assert "'input' has no code for '0'" in result.stderr
 
 
-def test_the_readmes_python_runs(tmp_path, monkeypatch):
+def run_block(block, directory):
+    subprocess.run([sys.executable, "-W", "error", "-c", block], check=True, cwd=directory, timeout=100)
+
+
+def test_the_readmes_python_runs(tmp_path):
     pytest.importorskip("mstar_orpheus")
-    monkeypatch.chdir(tmp_path)
-    blocks = [block for block in python_blocks(ROOT / "README.md") if "import Engine" in block]
-    assert blocks
-    for block in blocks:
-        subprocess.run([sys.executable, "-W", "error", "-c", block], check=True, capture_output=True, timeout=100)
+    client, engine = python_blocks(ROOT / "README.md")
+    run_block(engine, tmp_path)
+    assert (tmp_path / "hello.flac").read_bytes().startswith(b"fLaC")
+    with Service.start(["orpheus"]) as service, http_server(service) as url:
+        assert "http://127.0.0.1:8000" in client
+        run_block(client.replace("http://127.0.0.1:8000", url), tmp_path)
+    assert (tmp_path / "hello.mp3").read_bytes().startswith(b"ID3")
 
 
 def test_links_between_pages_lead_to_files():

@@ -124,6 +124,25 @@ def test_help_of_a_model_lists_its_parameters_with_ranges_choices_and_defaults(r
     assert "--seed INT Same seed, same output; drawn at random when left out. [at least 0]" in words
 
 
+CLASHING = (
+    SCRIPTED
+    + """
+@hookimpl
+def mstar_config(card, checkpoint):
+    clash = Parameter(name="output", kind="bool", default=True, doc="Named like an option of the command.")
+    return ModelConfig(values=None, parameters=(*PARAMETERS, clash))
+"""
+)
+
+
+def test_a_parameter_named_like_an_option_of_the_command_is_offered_with_a_prefix(tmp_path, monkeypatch, capsys):
+    install(tmp_path, "mstar-clashing", CLASHING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("MSTAR_PLUGINS", "mstar-clashing")
+    assert main(["run", "scripted", "--help"]) == 0
+    assert "--param-output / --no-param-output" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
