@@ -27,11 +27,11 @@ from rich.table import Table
 from safetensors.torch import save_file
 
 from mstar_core.engines.base import BatchLimits, Call, EngineSettings, NodeContext, NodeRequest
-from mstar_core.engines.kv_cache import KVCacheEngine
+from mstar_core.engines.build import CORE_ENGINES, build_engine
 from mstar_core.engines.kv_node import KVNode, token_count
 from mstar_core.engines.sampling import SamplerSpec
 from mstar_core.engines.segments import Segment
-from mstar_core.nn.llama import Llama, load_llama
+from mstar_core.nn.llama import load_llama
 from mstar_core.nn.llama_config import LlamaConfig
 from mstar_core.spec.graph import FLAG, Node, Port
 
@@ -135,10 +135,11 @@ class DecodeNode(KVNode):
     host_outputs = ("ids",)
     run_ahead = ("ids",)
 
-    def __init__(self, model: Llama) -> None:
-        self.model = model
-        self.kv = model.kv
-        self.samplers = {"main": SamplerSpec(vocab=model.config.vocab, temperature="temperature")}
+    def __init__(self, context: NodeContext) -> None:
+        config = LlamaConfig.read(context.checkpoint)
+        self.model = load_llama(context.checkpoint, config, device=context.device, dtype=context.dtype)
+        self.kv = self.model.kv
+        self.samplers = {"main": SamplerSpec(vocab=config.vocab, temperature="temperature")}
 
     def segments(self, call: Call) -> Segment:
         """All ids of the input, one after the other."""
@@ -162,12 +163,11 @@ class EnginePeer:
             engine="kv_cache",
             inputs=(Port("ids", "int64", ("n",), tokens=0),),
             outputs=(Port("ids", "int64", ()), Port("stop", FLAG)),
-            factory="unused:here",
+            factory=DecodeNode,
         )
         context = NodeContext(node=node, config=None, checkpoint=directory, device=CPU, dtype=torch.bfloat16)
-        model = load_llama(directory, LlamaConfig.read(directory), device=CPU, dtype=torch.bfloat16)
         settings = EngineSettings(kv_tokens=16384, page_tokens=16, compile=compile)
-        self.engine = KVCacheEngine.build(DecodeNode(model), context, settings)
+        self.engine = build_engine(CORE_ENGINES["kv_cache"], context, settings)
 
     def generate(self, prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:
         """The new ids of each prompt."""

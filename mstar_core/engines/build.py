@@ -7,6 +7,7 @@ from typing import Any
 
 from mstar_core._resolve import resolve
 from mstar_core.engines.base import Engine, EngineSettings, NodeContext
+from mstar_core.nn.kernels import compiled_kernels, use_kernels
 
 CORE_ENGINES: Mapping[str, str] = {
     "stateless": "mstar_core.engines.stateless:StatelessEngine",
@@ -18,5 +19,8 @@ def build_engine(target: str, context: NodeContext, settings: EngineSettings) ->
     """Resolve the factory of `context.node`, load the node, and put it on the engine at `target`."""
     name, factory = context.node.name, context.node.factory
     make: Any = resolve(factory, purpose=f"factory of node {name!r}") if isinstance(factory, str) else factory
-    engine: Engine = resolve(target, purpose=f"engine of node {name!r}").build(make(context), context, settings)
+    compiled = settings.compile and context.device.type == "cpu"
+    with use_kernels(compiled_kernels() if compiled else None):
+        node = make(context)
+    engine: Engine = resolve(target, purpose=f"engine of node {name!r}").build(node, context, settings)
     return engine

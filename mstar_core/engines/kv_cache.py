@@ -68,7 +68,7 @@ class KVCacheEngine(Engine):
         self.run_ahead = frozenset(node.run_ahead)
         pages = settings.kv_tokens // settings.page_tokens
         self.backend = make_backend(
-            attention or default_backend(context.device),
+            attention or default_backend(context.device, compiled=settings.compile),
             node.kv,
             pages=pages,
             page_size=settings.page_tokens,

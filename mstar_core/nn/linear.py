@@ -1,9 +1,4 @@
-"""Linear layers: fused outputs, tensor-parallel shards, weights packed once for the CPU.
-
-On a CPU a weight is reordered once, after loading, into oneDNN's blocked layout (batch hint 16, the size of a decode
-batch); the plain tensor is freed. oneDNN's packed kernels give a row the same bits whatever the number of rows, with
-one exception: in float32 a single row may go through another kernel, so it is computed beside a copy of itself.
-"""
+"""Linear layers: fused outputs, tensor-parallel shards, weights packed once for the CPU."""
 
 from __future__ import annotations
 
@@ -14,12 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mstar_core.engines.base import TensorParallel
-
-_BATCH_HINT = 16
-"""Rows that the packed layout is chosen for.
-
-Measured on AVX-512 with AMX: a hint of 1 gains nothing over plain weights.
-"""
+from mstar_core.nn.packing import Product, packed_product
 
 
 class Linear(nn.Module):
@@ -46,26 +36,17 @@ class Linear(nn.Module):
         self.split = split
         self.weight = nn.Parameter(torch.empty(sum(self.outputs), self.inputs), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(sum(self.outputs)), requires_grad=False) if bias else None
-        self._packed: torch.Tensor | None = None
+        self._product: Product | None = None
 
     def pack(self) -> None:
-        """Reorder the weight for oneDNN, if it lies on a CPU in a dtype that oneDNN takes: once, after loading."""
-        weight = self.weight
-        if weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16) and _onednn_packs():
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _BATCH_HINT)
-            self.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
+        """Reorder the weight for this CPU and free the plain one, where that helps: once, after loading."""
+        self._product = packed_product(self.weight)
+        if self._product is not None:
+            self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`[rows, sum(outputs)]`."""
-        if self._packed is None:
-            return F.linear(x, self.weight, self.bias)
-        if x.shape[0] == 1:
-            return self._product(x.expand(2, -1).contiguous())[:1]
-        return self._product(x)
-
-    def _product(self, x: torch.Tensor) -> torch.Tensor:
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
-        return product
+        return F.linear(x, self.weight, self.bias) if self._product is None else self._product(x, self.bias)
 
 
 def pack_linears(module: nn.Module) -> None:
@@ -80,8 +61,3 @@ def shard_size(size: int, ranks: int) -> int:
     if size % ranks:
         raise ValueError(f"an axis of {size} cannot be split over {ranks} ranks")
     return size // ranks
-
-
-def _onednn_packs() -> bool:
-    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return available and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")

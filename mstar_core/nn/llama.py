@@ -12,10 +12,11 @@ from mstar_core.engines.attention.base import KVLayout
 from mstar_core.engines.base import TensorParallel
 from mstar_core.engines.step import Step
 from mstar_core.engines.weights import Piece, Weights, load_weights
+from mstar_core.nn.activations import gated_silu
 from mstar_core.nn.linear import Linear, pack_linears, shard_size
 from mstar_core.nn.llama_config import LlamaConfig
 from mstar_core.nn.norm import RMSNorm
-from mstar_core.nn.rotary import RopeScaling, RotaryTable, rotate
+from mstar_core.nn.rotary import RopeScaling, RotaryTable, rotation
 
 
 class SelfAttention(nn.Module):
@@ -27,6 +28,7 @@ class SelfAttention(nn.Module):
         self.heads = shard_size(config.heads, parallel.size)
         self.kv_heads = shard_size(config.kv_heads, parallel.size)
         self.head_dim = config.head_dim
+        self._rotate = rotation()
         widths = [config.heads * config.head_dim, *[config.kv_heads * config.head_dim] * 2]
         self.qkv = Linear(config.hidden, widths, parallel=parallel)
         self.out = Linear(widths[0], [config.hidden], split="inputs", parallel=parallel)
@@ -34,7 +36,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, step: Step) -> torch.Tensor:
         """`[tokens, hidden] -> [tokens, hidden]`."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)  # [tokens, heads + 2 kv_heads, head_dim]
-        rotated = rotate(heads[:, : self.heads + self.kv_heads], cos, sin)
+        rotated = self._rotate(heads[:, : self.heads + self.kv_heads], cos, sin)
         queries, keys = rotated[:, : self.heads], rotated[:, self.heads :]
         attended = step.attend(self.layer, queries, keys, heads[:, self.heads + self.kv_heads :])
         output: torch.Tensor = self.out(attended.reshape(x.shape[0], -1))
@@ -48,11 +50,11 @@ class GatedMLP(nn.Module):
         super().__init__()
         self.gate_up = Linear(hidden, [width, width], parallel=parallel)
         self.down = Linear(width, [hidden], split="inputs", parallel=parallel)
+        self._gate = gated_silu()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`[tokens, hidden] -> [tokens, hidden]`."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)  # [tokens, width] each
-        output: torch.Tensor = self.down(F.silu(gate) * up)
+        output: torch.Tensor = self.down(self._gate(self.gate_up(x)))
         return output
 
 

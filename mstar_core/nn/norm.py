@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mstar_core.nn.kernels import current_kernels
+
 
 class RMSNorm(nn.Module):
     """`x / sqrt(mean(x^2) + eps) * weight` over the last axis, the mean in float32."""
@@ -14,7 +16,10 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width), requires_grad=False)
         self.eps = eps
+        self._kernels = current_kernels()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`[..., width]`, in the dtype of `x`."""
+        if self._kernels is not None:
+            return self._kernels.rms_norm(x, self.weight, self.eps)
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)

@@ -8,9 +8,13 @@ are kept, and those between are blended.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
+
+from mstar_core.nn.kernels import current_kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,15 @@ class RotaryTable:
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines for positions `[tokens]`: two of `[tokens, 1, head_dim]`, for `rotate`."""
         return self.cos.index_select(0, positions)[:, None], self.sin.index_select(0, positions)[:, None]
+
+
+Rotation: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]"
+
+
+def rotation() -> Rotation:
+    """`rotate`, or the compiled kernel that does the same in place where a node is built to use kernels."""
+    kernels = current_kernels()
+    return rotate if kernels is None else kernels.rotate
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -10,14 +10,17 @@ from mstar_core._resolve import resolve
 from mstar_core.engines.attention.base import AttentionBackend, KVLayout
 
 CORE_BACKENDS = {
+    "compiled": "mstar_core.engines.attention.compiled_backend:CompiledAttention",
     "torch": "mstar_core.engines.attention.torch_backend:TorchAttention",
     "flashinfer": "mstar_core.engines.attention.flashinfer_backend:FlashInferAttention",
 }
 
 
-def default_backend(device: torch.device) -> str:
-    """FlashInfer on CUDA devices, PyTorch alone elsewhere."""
-    return "flashinfer" if device.type == "cuda" else "torch"
+def default_backend(device: torch.device, *, compiled: bool = False) -> str:
+    """FlashInfer on CUDA devices; elsewhere PyTorch alone, or with compiled kernels where steps are compiled."""
+    if device.type == "cuda":
+        return "flashinfer"
+    return "compiled" if compiled and device.type == "cpu" else "torch"
 
 
 def make_backend(
