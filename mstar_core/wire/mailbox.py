@@ -53,9 +53,9 @@ class Mailbox:
             self._poller.register(self._peers[endpoint], zmq.POLLOUT)
 
     def receive(self, timeout: float | None) -> list[Message]:
-        """
+        """All messages that have arrived.
 
-        ll messages that have arrived; waits up to `timeout` seconds (None: for ever) for a first one or a wake-up.
+        Waits up to `timeout` seconds (None: for ever) for a first one or a wake-up; may return early without either.
         """
         self._flush()
         messages: list[Message] = []
