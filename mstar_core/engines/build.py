@@ -7,7 +7,7 @@ from typing import Any
 
 from mstar_core._resolve import resolve
 from mstar_core.engines.base import Engine, EngineSettings, NodeContext
-from mstar_core.nn.kernels import compiled_kernels, use_kernels
+from mstar_core.engines.kernels import compiled_kernels, use_kernels
 
 CORE_ENGINES: Mapping[str, str] = {
     "stateless": "mstar_core.engines.stateless:StatelessEngine",

@@ -27,7 +27,7 @@ from mstar_core.engines.residents import Entry, Resident, Residents
 from mstar_core.engines.sampling import Sampler
 from mstar_core.engines.segments import Segment, cut
 from mstar_core.engines.sequences import SequenceStore
-from mstar_core.engines.static_steps import StepRunner
+from mstar_core.engines.static_steps import Capture, CudaGraphs, StepRunner
 from mstar_core.engines.step import CallInputs, Mark, StepPlan
 from mstar_core.engines.step_plans import StepPlanner
 
@@ -61,7 +61,13 @@ class KVCacheEngine(Engine):
     """Runs a `KVNode` for many requests on one pool of KV pages."""
 
     def __init__(
-        self, node: KVNode, context: NodeContext, settings: EngineSettings, *, attention: str | None = None
+        self,
+        node: KVNode,
+        context: NodeContext,
+        settings: EngineSettings,
+        *,
+        attention: str | None = None,
+        capture: Capture | None = None,
     ) -> None:
         self.node = node
         self.context = context
@@ -89,7 +95,9 @@ class KVCacheEngine(Engine):
             for name, spec in node.samplers.items()
         }
         self._planner = StepPlanner(node, self.backend, self.samplers, context.device)
-        self._runner = StepRunner(node, self.backend, self.samplers, context.device, settings)
+        if capture is None and settings.compile and context.device.type == "cuda":
+            capture = CudaGraphs()
+        self.runner = StepRunner(node, self.backend, self.samplers, capture)
         self._ports = [port.name for port in context.node.outputs]
         self._axes = {port.name: port.tokens for port in context.node.inputs if port.tokens is not None}
 
@@ -148,7 +156,7 @@ class KVCacheEngine(Engine):
                 axes=self._axes,
                 device=self.context.device,
             )
-            outputs = self._runner.run(batch.plan, inputs, running, batch.padding, batch.marks)
+            outputs = self.runner.run(batch.plan, inputs, running, batch.padding, batch.marks)
             self._join(running, outputs)
             batch.output.tensors.update(outputs)
             batch.host = {name: _on_host(outputs[name]) for name in self.node.host_outputs if name in outputs}
@@ -227,7 +235,7 @@ class KVCacheEngine(Engine):
         for entry in running:
             self.residents.took_off(entry)
         if running:
-            batch.padding = self._runner.padding(running)
+            batch.padding = self.runner.padding(running)
             batch.plan = self._planner.plan(running, batch.padding)
             for entry in running:
                 assert entry.reservation is not None

@@ -9,7 +9,7 @@ logits processors in Hugging Face transformers, except that the mask has no coun
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -121,10 +121,17 @@ class SamplerRows:
     phases: torch.Tensor  # [rows] int64
     weights: torch.Tensor  # [rows] int32, 0 where nothing counts
 
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """All tensors, in a fixed order."""
-        settings = (self.temperature, self.top_k, self.top_p, self.min_p, self.penalty)
-        return (*settings, self.uniforms, self.slots, self.phases, self.weights)
+    def clone(self) -> SamplerRows:
+        """The same rows in memory of their own."""
+        return replace(self, **{name: getattr(self, name).clone() for name in self._tensors()})
+
+    def copy_(self, other: SamplerRows) -> None:
+        """Take over the numbers of as many other rows, in place."""
+        for name in self._tensors():
+            getattr(self, name).copy_(getattr(other, name))
+
+    def _tensors(self) -> list[str]:
+        return [each.name for each in fields(self) if each.name != "features"]
 
 
 class Sampler:

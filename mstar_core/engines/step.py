@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -31,6 +31,11 @@ class StepPlan:
     attention: AttentionPlan
     samplers: dict[str, SamplerRows]
 
+    def clone(self) -> StepPlan:
+        """The same plan with positions and sampler rows in memory of their own."""
+        samplers = {name: rows.clone() for name, rows in self.samplers.items()}
+        return replace(self, positions=self.positions.clone(), samplers=samplers)
+
 
 @dataclass(slots=True)
 class Mark:
@@ -41,6 +46,10 @@ class Mark:
     ids: torch.Tensor  # [entries] int64
     weights: torch.Tensor  # [entries] int32
     by_token: bool  # one entry per token of the step, else one per row
+
+    def clone(self) -> Mark:
+        """The same mark in memory of its own."""
+        return Mark(self.sampler, self.slots.clone(), self.ids.clone(), self.weights.clone(), self.by_token)
 
 
 class StepInputs(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from mstar_core.nn.kernels import current_kernels
+from mstar_core.engines.kernels import current_kernels
 
 
 def gated_silu() -> Callable[[torch.Tensor], torch.Tensor]:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mstar_core.nn.kernels import current_kernels
+from mstar_core.engines.kernels import current_kernels
 
 
 class RMSNorm(nn.Module):

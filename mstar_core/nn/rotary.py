@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import torch
 
-from mstar_core.nn.kernels import current_kernels
+from mstar_core.engines.kernels import current_kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

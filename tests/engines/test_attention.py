@@ -6,6 +6,7 @@ from the tables alone.
 """
 
 import importlib.util
+import shutil
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import torch
 
 from mstar_core.engines.attention import flashinfer_backend, make_backend
 from mstar_core.engines.attention.base import KVLayout, Span
+from mstar_core.engines.kernels import COMPILERS
 from mstar_core.errors import ConfigurationError
 
 LAYERS, KV_HEADS, HEAD_DIM, PAGE = 2, 2, 64, 16
@@ -25,9 +27,12 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 HAS_GPU = torch.cuda.is_available() and importlib.util.find_spec("flashinfer") is not None
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device and FlashInfer")]
+with_compiler = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="needs a C++ compiler")
 BACKENDS = [
     pytest.param(("torch", "cpu", torch.float32), id="torch-fp32"),
     pytest.param(("torch", "cpu", torch.bfloat16), id="torch-bf16"),
+    pytest.param(("compiled", "cpu", torch.float32), id="compiled-fp32", marks=with_compiler),
+    pytest.param(("compiled", "cpu", torch.bfloat16), id="compiled-bf16", marks=with_compiler),
     pytest.param(("dense", "cpu", torch.float32), id="flashinfer-tables"),
     pytest.param(("flashinfer", "cuda", torch.bfloat16), id="flashinfer", marks=on_gpu),
 ]

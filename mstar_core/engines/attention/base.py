@@ -7,7 +7,7 @@ A plan is made on the loop thread from numbers alone and may be made while the p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,9 +55,15 @@ class Span:
 
 
 class AttentionPlan:
-    """A step's attention metadata; backends subclass it. `slots[t]` is where token `t` is written."""
+    """A step's attention metadata; backends subclass it. `slots[t]` is where token `t` is written.
+
+    A `static` plan makes `run` read from memory that stays the same for every static plan of as many spans and the
+    same `shape`, from `begin` on; a step that was recorded with one may be replayed for another.
+    """
 
     slots: torch.Tensor  # [tokens] int64
+    static: bool = False
+    shape: Hashable = None
 
 
 class AttentionBackend(ABC):
@@ -74,6 +80,15 @@ class AttentionBackend(ABC):
         self.page_size = page_size
         shape = (layout.layers, 2, pages + 1, page_size, layout.kv_heads, layout.head_dim)
         self.pool = torch.zeros(shape, device=device, dtype=dtype)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that the pool holds."""
+        return (self.pool.shape[2] - 1) * self.page_size
+
+    def make_static(self, spans: int, longest: int) -> None:
+        """From now on let the plans of exactly `spans` decode spans, of at most `longest` tokens each, be static."""
+        raise NotImplementedError(f"{type(self).__name__} has no static plans")
 
     @abstractmethod
     def plan(self, spans: Sequence[Span]) -> AttentionPlan:

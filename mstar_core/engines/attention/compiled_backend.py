@@ -10,8 +10,8 @@ import torch
 
 from mstar_core.engines.attention.base import AttentionPlan, KVLayout, Span, page_table
 from mstar_core.engines.attention.torch_backend import DecodeGroup, PrefillGroup, TorchAttention, TorchPlan
+from mstar_core.engines.kernels import attends, compiled_kernels
 from mstar_core.errors import ConfigurationError
-from mstar_core.nn.kernels import attends, compiled_kernels
 
 
 @dataclass(slots=True)

@@ -17,7 +17,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from mstar_core.engines.attention.base import AttentionBackend, AttentionPlan, Span, bucket, page_table, slots_of
+from mstar_core.engines.attention.base import (
+    AttentionBackend,
+    AttentionPlan,
+    KVLayout,
+    Span,
+    bucket,
+    page_table,
+    slots_of,
+)
 
 _LEAST_ROWS = 2
 """A prefill group has at least this many query rows per request."""
@@ -53,10 +61,37 @@ class TorchPlan(AttentionPlan):
 
     slots: torch.Tensor  # [tokens] int64
     groups: list[DecodeGroup | PrefillGroup]
+    static: bool = False
+    shape: int = 0  # columns of the page table of a static plan
 
 
 class TorchAttention(AttentionBackend):
     """Paged attention in plain PyTorch operations."""
+
+    def __init__(
+        self, layout: KVLayout, *, pages: int, page_size: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        super().__init__(layout, pages=pages, page_size=page_size, device=device, dtype=dtype)
+        self._longest: dict[int, int] = {}  # by number of spans
+        self._buffers: dict[tuple[int, int], TorchPlan] = {}
+
+    def make_static(self, spans: int, longest: int) -> None:
+        """Steps of `spans` decode spans are computed from fixed tables, one set for each number of columns."""
+        self._longest[spans] = longest
+
+    def begin(self, plan: AttentionPlan) -> None:
+        """Copy a static plan's tables to where they are read from."""
+        assert isinstance(plan, TorchPlan)
+        if not plan.static:
+            return
+        key = len(plan.slots), plan.shape
+        fixed = self._buffers.setdefault(key, plan)
+        if fixed is plan:
+            return
+        old, new = fixed.groups[0], plan.groups[0]
+        for to, source in ((fixed.slots, plan.slots), (old.pages, new.pages), (old.mask, new.mask)):
+            to.copy_(source)
+        plan.slots, plan.groups = fixed.slots, fixed.groups
 
     def plan(self, spans: Sequence[Span]) -> TorchPlan:
         """One group for all single tokens, and one for each class of similar prefill shapes."""
@@ -66,7 +101,11 @@ class TorchAttention(AttentionBackend):
             groups.append(self._decode_group(singles, alone=len(singles) == len(spans)))
         for alike in self._alike([span for span in spans if not span.decode]):
             groups.append(self._prefill_group(alike, alone=len(alike) == len(spans)))
-        return TorchPlan(self._device(slots_of(spans, self.page_size)), groups)
+        made = TorchPlan(self._device(slots_of(spans, self.page_size)), groups)
+        if len(singles) == len(spans) and len(spans) in self._longest:
+            made.shape = groups[0].mask.shape[-1] // self.page_size
+            made.static = max(span.cached for span in spans) < self._longest[len(spans)]
+        return made
 
     def run(
         self,

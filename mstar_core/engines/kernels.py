@@ -27,7 +27,8 @@ from mstar_core.errors import ConfigurationError
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno")
-_COMPILERS = ("c++", "g++", "clang++")
+COMPILERS = ("c++", "g++", "clang++")
+"""Tried in this order unless `CXX` names one."""
 
 _SUFFIXES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _LANES = 16
@@ -68,8 +69,11 @@ class Kernels:
 
     def linear(self, x: torch.Tensor, packed: torch.Tensor, outputs: int, bias: torch.Tensor | None) -> torch.Tensor:
         """`[rows, outputs]` from `x` `[rows, inputs]` and a weight from `pack`."""
+        _check_dtypes(x, packed)
         x = x.contiguous()
         rows, inputs = x.shape
+        if -(-outputs // self.block) * self.block * inputs != packed.numel():
+            raise ValueError(f"an input of {inputs} does not fit this packed weight of {outputs} outputs")
         y = torch.empty(rows, outputs, dtype=x.dtype)
         self._functions[x.dtype]["linear"](
             x.data_ptr(),
@@ -85,6 +89,7 @@ class Kernels:
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """`x / sqrt(mean(x ** 2) + eps) * weight` over the last axis of `[..., width]`."""
+        _check_dtypes(x, weight)
         x = x.contiguous()
         y = torch.empty_like(x)
         width = x.shape[-1]
@@ -106,6 +111,7 @@ class Kernels:
 
     def rotate(self, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """Rotate `[tokens, heads, head_dim]` in place by `cos` and signed `sin` `[tokens, 1, rotary_dim]`."""
+        _check_dtypes(heads, cos)
         tokens, count, head_dim = heads.shape
         assert heads.stride()[1:] == (head_dim, 1), "the heads of a token must lie together"
         self._functions[heads.dtype]["rotate"](
@@ -137,6 +143,7 @@ class Kernels:
         `cache` is `[2, pages, page_size, kv_heads, head_dim]`, `pages` `[requests, columns]` int64. The new keys and
         values `[requests, kv_heads, head_dim]` are written to `slots` first; None says that they are there already.
         """
+        _check_dtypes(queries, cache)
         requests, heads, head_dim = queries.shape
         _, _, page_size, kv_heads, _ = cache.shape
         out = torch.empty(requests, heads, head_dim, dtype=queries.dtype)
@@ -164,6 +171,12 @@ class Kernels:
             torch.get_num_threads(),
         )
         return out
+
+
+def _check_dtypes(x: torch.Tensor, other: torch.Tensor) -> None:
+    """The functions see bare memory: what PyTorch would refuse has to be refused here."""
+    if x.dtype != other.dtype or x.device.type != "cpu":
+        raise TypeError(f"compiled kernels got {x.dtype} on {x.device} beside {other.dtype} on the CPU")
 
 
 def attends(dtype: torch.dtype, head_dim: int) -> bool:
@@ -201,9 +214,9 @@ def compiled_kernels() -> Kernels:
 
 def _compiler() -> str:
     wanted = os.environ.get("CXX")
-    found = shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, _COMPILERS)), None)
+    found = shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, COMPILERS)), None)
     if found is None:
-        looked = f"CXX={wanted}" if wanted else ", ".join(_COMPILERS)
+        looked = f"CXX={wanted}" if wanted else ", ".join(COMPILERS)
         raise ConfigurationError(
             f"compile: true needs a C++ compiler, and {looked} is not on the PATH; "
             "install one (apt install g++) or leave compile off"
