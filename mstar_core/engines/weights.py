@@ -7,6 +7,8 @@ filled first, while memory is still empty.
 from __future__ import annotations
 
 import json
+import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,9 @@ from mstar_core.errors import CheckpointError
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+
+_MAPPED = 1 << 20
+"""Bytes from which a tensor in host memory gets a mapping of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ def load_weights(
         submodule = module.get_submodule(owner)
         for attribute in attributes:
             name = f"{owner}.{attribute}" if owner else attribute
-            value = torch.empty(parameters[name].shape, device=device, dtype=dtype)
+            value = _memory(parameters[name].shape, device, dtype)
             _fill(value, weights, names[name], parallel)
             setattr(submodule, attribute, nn.Parameter(value, requires_grad=False))
             del value  # what `filled` replaces is freed at once
@@ -151,6 +156,19 @@ def _share(shape: tuple[int, ...], piece: Piece, parallel: TensorParallel) -> tu
     if piece.split is None:
         return shape
     return tuple(size // parallel.size if axis == piece.split else size for axis, size in enumerate(shape))
+
+
+def _memory(shape: torch.Size, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Room for a parameter.
+
+    A large one in host memory lies in a mapping of its own, which goes back to the system as soon as the parameter is
+    replaced by a packed one: the heap would keep it, as a hole too small for the next aligned request of that size.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or size < _MAPPED:
+        return torch.empty(shape, device=device, dtype=dtype)
+    mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(mapping, dtype=dtype).view(shape)
 
 
 def _fill(value: torch.Tensor, weights: Weights, pieces: Sequence[Piece], parallel: TensorParallel) -> None:

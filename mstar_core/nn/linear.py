@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -11,13 +12,17 @@ from torch import nn
 from mstar_core.engines.base import TensorParallel
 from mstar_core.nn.packing import Product, packed_product
 
+Reduce: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""Sums a tensor over the ranks that share a node and gives every rank the sum; may work in place."""
+
 
 class Linear(nn.Module):
     """`x [rows, inputs] -> [rows, sum(outputs)]`, without bias unless asked for.
 
     `outputs` are the sizes of the projections that share the input and are computed as one; their weights lie one
     below the other. With `split="outputs"` each rank holds its share of every projection (column parallel); with
-    `split="inputs"` its share of the inputs (row parallel), and the results of all ranks have to be summed.
+    `split="inputs"` its share of the inputs (row parallel), and `reduce` sums the ranks' results. Raises ValueError
+    where the ranks cannot share evenly, or several share the inputs without a `reduce`.
     """
 
     def __init__(
@@ -28,6 +33,7 @@ class Linear(nn.Module):
         bias: bool = False,
         split: str = "outputs",
         parallel: TensorParallel | None = None,
+        reduce: Reduce | None = None,
     ) -> None:
         super().__init__()
         size = parallel.size if parallel else 1
@@ -37,6 +43,9 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(sum(self.outputs), self.inputs), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(sum(self.outputs)), requires_grad=False) if bias else None
         self._product: Product | None = None
+        self._reduce = reduce if split == "inputs" and size > 1 else None
+        if split == "inputs" and size > 1 and reduce is None:
+            raise ValueError(f"{size} tensor parallel ranks share the inputs of a layer: pass reduce, which sums them")
 
     def pack(self) -> None:
         """Reorder the weight for this CPU and free the plain one, where that helps: once, after loading."""
@@ -46,14 +55,19 @@ class Linear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`[rows, sum(outputs)]`."""
-        return F.linear(x, self.weight, self.bias) if self._product is None else self._product(x, self.bias)
+        if self._reduce is None:
+            return self._multiply(x, self.bias)
+        summed = self._reduce(self._multiply(x, None))
+        return summed if self.bias is None else summed + self.bias
+
+    def _multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return F.linear(x, self.weight, bias) if self._product is None else self._product(x, bias)
 
 
-def pack_linears(module: nn.Module) -> None:
-    """Pack every `Linear` below a module."""
-    for child in module.modules():
-        if isinstance(child, Linear):
-            child.pack()
+def pack(module: nn.Module) -> None:
+    """Pack a module if it is a `Linear`: what `load_weights` is to do with each module it has filled."""
+    if isinstance(module, Linear):
+        module.pack()
 
 
 def shard_size(size: int, ranks: int) -> int:

@@ -13,7 +13,7 @@ from mstar_core.engines.base import TensorParallel
 from mstar_core.engines.step import Step
 from mstar_core.engines.weights import Piece, Weights, load_weights
 from mstar_core.nn.activations import gated_silu
-from mstar_core.nn.linear import Linear, pack_linears, shard_size
+from mstar_core.nn.linear import Linear, Reduce, pack, shard_size
 from mstar_core.nn.llama_config import LlamaConfig
 from mstar_core.nn.norm import RMSNorm
 from mstar_core.nn.rotary import RopeScaling, RotaryTable, rotation
@@ -22,7 +22,7 @@ from mstar_core.nn.rotary import RopeScaling, RotaryTable, rotation
 class SelfAttention(nn.Module):
     """Grouped-query attention with one fused projection."""
 
-    def __init__(self, config: LlamaConfig, layer: int, parallel: TensorParallel) -> None:
+    def __init__(self, config: LlamaConfig, layer: int, parallel: TensorParallel, reduce: Reduce | None) -> None:
         super().__init__()
         self.layer = layer
         self.heads = shard_size(config.heads, parallel.size)
@@ -31,7 +31,7 @@ class SelfAttention(nn.Module):
         self._rotate = rotation()
         widths = [config.heads * config.head_dim, *[config.kv_heads * config.head_dim] * 2]
         self.qkv = Linear(config.hidden, widths, parallel=parallel)
-        self.out = Linear(widths[0], [config.hidden], split="inputs", parallel=parallel)
+        self.out = Linear(widths[0], [config.hidden], split="inputs", parallel=parallel, reduce=reduce)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, step: Step) -> torch.Tensor:
         """`[tokens, hidden] -> [tokens, hidden]`."""
@@ -46,10 +46,10 @@ class SelfAttention(nn.Module):
 class GatedMLP(nn.Module):
     """`down(silu(gate(x)) * up(x))` with gate and up fused (Shazeer, 2020, arXiv:2002.05202)."""
 
-    def __init__(self, hidden: int, width: int, parallel: TensorParallel) -> None:
+    def __init__(self, hidden: int, width: int, parallel: TensorParallel, reduce: Reduce | None) -> None:
         super().__init__()
         self.gate_up = Linear(hidden, [width, width], parallel=parallel)
-        self.down = Linear(width, [hidden], split="inputs", parallel=parallel)
+        self.down = Linear(width, [hidden], split="inputs", parallel=parallel, reduce=reduce)
         self._gate = gated_silu()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -61,12 +61,12 @@ class GatedMLP(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each behind a norm and beside a residual."""
 
-    def __init__(self, config: LlamaConfig, layer: int, parallel: TensorParallel) -> None:
+    def __init__(self, config: LlamaConfig, layer: int, parallel: TensorParallel, reduce: Reduce | None) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.hidden, config.eps)
-        self.attention = SelfAttention(config, layer, parallel)
+        self.attention = SelfAttention(config, layer, parallel, reduce)
         self.mlp_norm = RMSNorm(config.hidden, config.eps)
-        self.mlp = GatedMLP(config.hidden, config.mlp, parallel)
+        self.mlp = GatedMLP(config.hidden, config.mlp, parallel, reduce)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, step: Step) -> torch.Tensor:
         """`[tokens, hidden] -> [tokens, hidden]`."""
@@ -76,19 +76,22 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """A decoder of the Llama family; `kv` is what a token leaves in the cache on this rank."""
+    """A decoder of the Llama family; `kv` is what a token leaves in the cache on this rank.
 
-    def __init__(self, config: LlamaConfig, parallel: TensorParallel | None = None) -> None:
+    Embedding, norms and head are whole on every rank; several ranks need a `reduce` (ValueError without).
+    """
+
+    def __init__(
+        self, config: LlamaConfig, parallel: TensorParallel | None = None, reduce: Reduce | None = None
+    ) -> None:
         super().__init__()
         parallel = parallel or TensorParallel()
-        if parallel.size > 1:
-            raise ValueError("tensor parallel ranks need a collective between them, which no launcher provides yet")
         self.config = config
         self.kv = KVLayout(
             layers=config.layers, kv_heads=shard_size(config.kv_heads, parallel.size), head_dim=config.head_dim
         )
         self.embedding = nn.Parameter(torch.empty(config.vocab, config.hidden), requires_grad=False)
-        self.blocks = nn.ModuleList(Block(config, layer, parallel) for layer in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config, layer, parallel, reduce) for layer in range(config.layers))
         self.norm = RMSNorm(config.hidden, config.eps)
         self.head = Linear(config.hidden, [config.vocab])
         if config.tied:
@@ -96,10 +99,14 @@ class Llama(nn.Module):
         self.rotary: RotaryTable | None = None
 
     def prepare(self) -> None:
-        """Compute the rotary table and pack the linears: once, after the weights are there."""
+        """Compute the rotary table and tie the head: once, after the weights are there.
+
+        A tied head keeps a packed copy of the embedding beside it, since it is the largest matrix that a step reads.
+        """
         config, weight = self.config, self.embedding
         if config.tied:
             self.head.weight = weight
+            self.head.pack()
         scaling = None
         if config.scaling is not None:
             factor, low, high, original = config.scaling
@@ -109,7 +116,6 @@ class Llama(nn.Module):
         self.rotary = RotaryTable(
             config.head_dim, config.theta, config.positions, scaling, device=weight.device, dtype=weight.dtype
         )
-        pack_linears(self)
 
     def forward(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         """Hidden states after the final norm, `[tokens, hidden]`, for ids `[tokens]` int64."""
@@ -137,13 +143,14 @@ def load_llama(
     device: torch.device,
     dtype: torch.dtype,
     parallel: TensorParallel | None = None,
+    reduce: Reduce | None = None,
 ) -> Llama:
-    """Build on `meta`, load the published tensors one by one, pack.
+    """Build on `meta`, load the published tensors one by one, pack each layer as soon as it is there.
 
     Raises `CheckpointError` listing all that is amiss.
     """
     with torch.device("meta"):
-        model = Llama(config, parallel)
+        model = Llama(config, parallel, reduce)
     load_weights(
         model,
         Weights.open(directory),
@@ -152,6 +159,7 @@ def load_llama(
         dtype=dtype,
         parallel=parallel,
         ignore=("lm_head",) if config.tied else (),
+        filled=pack,
     )
     model.prepare()
     return model

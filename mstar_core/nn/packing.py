@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import torch
 
-from mstar_core.engines.kernels import Kernels, current_kernels
+from mstar_core.nn.kernels import Kernels, current_kernels
 
 Product: TypeAlias = "Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]"
 """`(x [rows, inputs], bias [outputs] or None) -> [rows, outputs]`."""
@@ -44,13 +44,31 @@ class OneDnnProduct:
 
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """`x @ weight.T + bias`."""
-        if x.shape[0] > 1:
-            return self._several(x, bias)
-        return self._several(x.expand(2, -1).contiguous(), bias)[:1]
+        if torch.compiler.is_compiling():
+            product: torch.Tensor = _onednn_operator(x, self._packed, bias)
+            return product
+        return _onednn_linear(x, self._packed, bias)
 
-    def _several(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, "none", [], "")
-        return product
+
+def _onednn_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    rows = x.expand(2, -1).contiguous() if x.shape[0] == 1 else x
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+    return product[: x.shape[0]]
+
+
+# Inductor lowers oneDNN's own operator only for weights that it froze itself, so that compiled code needs one that it
+# leaves alone. Eager code calls the function directly, which saves an operator's dispatch per layer.
+_onednn_operator = torch.library.custom_op(
+    "mstar::packed_linear",
+    _onednn_linear,
+    mutates_args=(),
+    schema="(Tensor x, Tensor packed, Tensor? bias) -> Tensor",
+)
+
+
+@_onednn_operator.register_fake
+def _(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty(x.shape[0], packed.shape[0])
 
 
 def packed_product(weight: torch.Tensor) -> Product | None:
@@ -60,9 +78,13 @@ def packed_product(weight: torch.Tensor) -> Product | None:
     kernels = current_kernels()
     if kernels is not None and kernels.packs(weight):
         return CompiledProduct(weight, kernels)
-    return OneDnnProduct(weight) if _onednn_packs() else None
+    return OneDnnProduct(weight) if _onednn_packs(weight.dtype) else None
 
 
-def _onednn_packs() -> bool:
-    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return available and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+def _onednn_packs(dtype: torch.dtype) -> bool:
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if dtype == torch.bfloat16:
+        supported: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        return supported
+    return True
