@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import torch
 
-from mstar_core.nn.kernels import Kernels, current_kernels
+from mstar_core.engines.kernels import Kernels, current_kernels
 
 Product: TypeAlias = "Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]"
 """`(x [rows, inputs], bias [outputs] or None) -> [rows, outputs]`."""
