@@ -161,8 +161,6 @@ def _check_groups(placement: Placement, specs: Sequence[ModelSpec]) -> Iterator[
             yield f"{place}.worker: no worker {group.worker!r}{nearest(group.worker, placement.workers)}"
         if group.tp > 1:
             yield f"{place}.tp: tensor parallelism over {group.tp} ranks is not available yet"
-        if group.compile:
-            yield f"{place}.compile: compiled steps are not available yet"
         yield from _check_nodes(place, group, spec)
         for node in group.nodes:
             for walk in group.walks or ("",):
