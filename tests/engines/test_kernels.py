@@ -94,7 +94,7 @@ def test_layers_when_built_under_kernels_then_adopt_them_and_agree_with_plain_on
 @needs_compiler
 def test_kernels_when_dtypes_or_sizes_do_not_fit_then_refuse(kernels):
     x, weight = random(2, 64), random(64)
-    with pytest.raises(TypeError, match="float32 on cpu beside torch.bfloat16"):
+    with pytest.raises(TypeError, match=r"float32 on cpu beside torch\.bfloat16"):
         kernels.rms_norm(x, weight.bfloat16(), 1e-5)
     packed = kernels.pack(random(64, 32)) if kernels.block else torch.empty(1)
     with pytest.raises(ValueError, match="does not fit"):
