@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
@@ -26,6 +26,7 @@ constexpr int64_t kSerial = 1 << 15;          // element-wise work below this ma
 typedef float Floats __attribute__((vector_size(64), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(64), aligned(4)));
 typedef int32_t Ints __attribute__((vector_size(64), aligned(4)));
+typedef uint16_t Halves __attribute__((vector_size(32), aligned(2)));
 
 struct bf16 {
   uint16_t bits;
@@ -65,16 +66,22 @@ inline Floats load(const float* from) {
 }
 
 inline Floats load(const bf16* from) {
-  typedef uint16_t Halves __attribute__((vector_size(32), aligned(2)));
   Halves halves;
   std::memcpy(&halves, from, sizeof halves);
+#if defined(__AVX512F__)  // one instruction, which the compiler does not find
+  return (Floats)(Words)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)halves), 16);
+#else
   return (Floats)(__builtin_convertvector(halves, Words) << 16);
+#endif
 }
 
 inline void store(float* to, Floats values) { std::memcpy(to, &values, sizeof values); }
 
 inline void store(bf16* to, Floats values) {
-  for (int lane = 0; lane < kLanes; ++lane) to[lane] = narrow<bf16>(values[lane]);
+  const Words bits = (Words)values;
+  const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Halves halves = __builtin_convertvector(values == values ? rounded : (bits >> 16) | 0x40, Halves);
+  std::memcpy(to, &halves, sizeof halves);
 }
 
 inline float sum(Floats values) {
@@ -161,8 +168,11 @@ void block_product(const T* x, const T* weights, const T* bias, T* y, int64_t in
   for (int row = 0; row < rows; ++row) {
     float result[kBlock];
     std::memcpy(result, sums[row], sizeof result);
-    for (int64_t output = 0; output < width; ++output)
-      y[row * outputs + output] = narrow<T>(bias ? result[output] + widen(bias[output]) : result[output]);
+    for (int64_t output = 0; bias && output < width; ++output) result[output] += widen(bias[output]);
+    T* to = y + row * outputs;
+    int64_t output = 0;
+    for (; output + kLanes <= width; output += kLanes) store(to + output, load(result + output));
+    for (; output < width; ++output) to[output] = narrow<T>(result[output]);
   }
 }
 
@@ -283,20 +293,55 @@ void rotate(T* x, const T* cosines, const T* sines, int64_t tokens, int64_t head
 // Queries [requests, heads, head_dim], keys and values [slots, kv_heads, head_dim]; head_dim is a multiple of kLanes.
 // With `slots` the new keys and values are written first, all of them before any is read.
 
-template <typename T>
-inline float dot(const float* query, const T* key, int64_t size) {
-  Floats sums = {};
-  for (int64_t i = 0; i < size; i += kLanes) sums += load(query + i) * load(key + i);
-  return sum(sums);
+// Halves the number of vectors: neighbouring lanes are added, and two vectors become one.
+template <int count>
+inline void add_neighbours(Floats* vectors) {
+#pragma GCC unroll 16
+  for (int i = 0; i < count; ++i) {
+    const Floats a = vectors[2 * i], b = vectors[2 * i + 1];
+    vectors[i] = __builtin_shuffle(a, b, Ints{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}) +
+                 __builtin_shuffle(a, b, Ints{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31});
+  }
 }
 
-// Turns scores into weights; returns one over their sum. Entries are padded to a multiple of kLanes with zeros.
+// The sums of 16 vectors, one per lane.
+inline Floats sums_of(Floats* vectors) {
+  add_neighbours<8>(vectors);
+  add_neighbours<4>(vectors);
+  add_neighbours<2>(vectors);
+  add_neighbours<1>(vectors);
+  return vectors[0];
+}
+
+// One head's keys or values of 16 tokens from `first` on, widened; zeros beyond `length`.
+template <typename T>
+inline void gather_block(float* block, const T* cache, const int64_t* pages, int64_t first, int64_t length,
+                         int64_t page_size, int64_t head_dim, int64_t slot_stride) {
+  int64_t column = first / page_size, place = first % page_size;
+  const int64_t rows = std::min<int64_t>(kLanes, length - first);
+  for (int64_t row = 0; row < rows; ++row, block += head_dim) {
+    const T* from = cache + (pages[column] * page_size + place) * slot_stride;
+    for (int64_t i = 0; i < head_dim; i += kLanes) store(block + i, load(from + i));
+    if (++place == page_size) {
+      ++column;
+      place = 0;
+    }
+  }
+  std::fill(block, block + (kLanes - rows) * head_dim, 0.0f);
+}
+
+// Turns scores into weights, with zeros up to the next multiple of kLanes; returns one over their sum.
 inline float soften(float* scores, int64_t count) {
   const int64_t padded = (count + kLanes - 1) / kLanes * kLanes;
-  float largest = scores[0];
-  for (int64_t i = 1; i < count; ++i) largest = std::max(largest, scores[i]);
-  Floats total = {};
   for (int64_t i = count; i < padded; ++i) scores[i] = -INFINITY;
+  Floats peaks = load(scores);
+  for (int64_t i = kLanes; i < padded; i += kLanes) {
+    const Floats values = load(scores + i);
+    peaks = values > peaks ? values : peaks;
+  }
+  float largest = peaks[0];
+  for (int lane = 1; lane < kLanes; ++lane) largest = std::max(largest, peaks[lane]);
+  Floats total = {};
   for (int64_t i = 0; i < padded; i += kLanes) {
     const Floats values = load(scores + i);
     const Floats weights = values == -INFINITY ? Floats{} : exponential(values - largest);
@@ -306,35 +351,54 @@ inline float soften(float* scores, int64_t count) {
   return 1.0f / sum(total);
 }
 
+// scores[16] of one query against a block of keys.
+inline void score_block(const float* query, const float* block, int64_t head_dim, float* scores) {
+  Floats partial[kLanes] = {};
+  for (int64_t i = 0; i < head_dim; i += kLanes) {
+    const Floats part = load(query + i);
+#pragma GCC unroll 16
+    for (int row = 0; row < kLanes; ++row) partial[row] += part * load(block + row * head_dim + i);
+  }
+  store(scores, sums_of(partial));
+}
+
+// Adds a block of values, weighted, to a head's sums.
+inline void mix_block(const float* weights, const float* block, int64_t head_dim, float* sums) {
+  for (int64_t i = 0; i < head_dim; i += kLanes) {
+    Floats total = load(sums + i);
+#pragma GCC unroll 16
+    for (int row = 0; row < kLanes; ++row) total += load(block + row * head_dim + i) * weights[row];
+    store(sums + i, total);
+  }
+}
+
 template <typename T>
 void attend_head(const T* queries, const T* keys, const T* values, T* out, const int64_t* pages, int64_t length,
                  int64_t page_size, int64_t group, int64_t head_dim, int64_t slot_stride, float scale,
                  std::vector<float>& scratch) {
   const int64_t padded = (length + kLanes - 1) / kLanes * kLanes;
-  scratch.resize(group * (padded + 2 * head_dim));
-  float* scores = scratch.data();
+  scratch.resize(group * (padded + 2 * head_dim + 1) + kLanes * head_dim);
+  float* scores = scratch.data();  // [group, padded]
   float* query = scores + group * padded;
   float* sums = query + group * head_dim;
+  float* inverse = sums + group * head_dim;
+  float* block = inverse + group;  // [16, head_dim]
   for (int64_t i = 0; i < group * head_dim; ++i) query[i] = widen(queries[i]) * scale;
   std::fill(sums, sums + group * head_dim, 0.0f);
-  for (int64_t token = 0; token < length; ++token) {
-    const T* key = keys + (pages[token / page_size] * page_size + token % page_size) * slot_stride;
+  for (int64_t first = 0; first < length; first += kLanes) {
+    gather_block(block, keys, pages, first, length, page_size, head_dim, slot_stride);
     for (int64_t head = 0; head < group; ++head)
-      scores[head * padded + token] = dot(query + head * head_dim, key, head_dim);
+      score_block(query + head * head_dim, block, head_dim, scores + head * padded + first);
   }
-  std::vector<float> inverse(group);
   for (int64_t head = 0; head < group; ++head) inverse[head] = soften(scores + head * padded, length);
-  for (int64_t token = 0; token < length; ++token) {
-    const T* value = values + (pages[token / page_size] * page_size + token % page_size) * slot_stride;
-    for (int64_t head = 0; head < group; ++head) {
-      const float weight = scores[head * padded + token];
-      float* to = sums + head * head_dim;
-      for (int64_t i = 0; i < head_dim; i += kLanes) store(to + i, load(to + i) + load(value + i) * weight);
-    }
+  for (int64_t first = 0; first < length; first += kLanes) {
+    gather_block(block, values, pages, first, length, page_size, head_dim, slot_stride);
+    for (int64_t head = 0; head < group; ++head)
+      mix_block(scores + head * padded + first, block, head_dim, sums + head * head_dim);
   }
   for (int64_t head = 0; head < group; ++head)
-    for (int64_t i = 0; i < head_dim; ++i)
-      out[head * head_dim + i] = narrow<T>(sums[head * head_dim + i] * inverse[head]);
+    for (int64_t i = 0; i < head_dim; i += kLanes)
+      store(out + head * head_dim + i, load(sums + head * head_dim + i) * inverse[head]);
 }
 
 template <typename T>

@@ -147,16 +147,18 @@ class Kernels:
         requests, heads, head_dim = queries.shape
         _, _, page_size, kv_heads, _ = cache.shape
         out = torch.empty(requests, heads, head_dim, dtype=queries.dtype)
-        assert queries.stride()[1:] == keys.stride()[1:] == values.stride()[1:] == (head_dim, 1)
-        assert keys.stride(0) == values.stride(0)
+        new_stride, *within = keys.stride()
+        assert values.stride() == (new_stride, *within), "keys and values must lie alike"
+        assert within == [head_dim, 1] == [*queries.stride()[1:]], "the heads of a token must lie together"
+        cached_keys = cache.data_ptr()
         self._functions[queries.dtype]["paged_decode"](
             queries.data_ptr(),
             queries.stride(0),
             keys.data_ptr(),
             values.data_ptr(),
-            keys.stride(0),
-            cache[0].data_ptr(),
-            cache[1].data_ptr(),
+            new_stride,
+            cached_keys,
+            cached_keys + cache.stride(0) * cache.itemsize,
             out.data_ptr(),
             None if slots is None else slots.data_ptr(),
             pages.data_ptr(),

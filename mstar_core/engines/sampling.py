@@ -192,7 +192,7 @@ class Sampler:
         """Token ids `[rows]` int64 for logits `[rows, vocab]`."""
         scores = self.scores(logits, rows)
         if not rows.features.random:
-            return scores.argmax(-1)
+            return scores.max(-1).indices  # of equal ones the first
         logprobs = scores.log_softmax(-1)
         vocab = scores.shape[1]
         for width in (*(width for width in _WIDTHS if width < vocab and scores.device.type == "cpu"), vocab):
