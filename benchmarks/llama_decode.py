@@ -16,16 +16,19 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from mid_plugin import MidPlugin
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import save_file
 
+from mstar_core.client.engine import Engine
 from mstar_core.engines.base import BatchLimits, Call, EngineSettings, NodeContext, NodeRequest
 from mstar_core.engines.build import CORE_ENGINES, build_engine
 from mstar_core.engines.kv_node import KVNode, token_count
@@ -33,7 +36,10 @@ from mstar_core.engines.sampling import SamplerSpec
 from mstar_core.engines.segments import Segment
 from mstar_core.nn.llama import load_llama
 from mstar_core.nn.llama_config import LlamaConfig
+from mstar_core.spec.content import Tensor
 from mstar_core.spec.graph import FLAG, Node, Port
+from mstar_core.spec.placement import KVPlace, NodeGroup, Placement
+from mstar_core.testing.plugins import registry_with
 
 PROMPT = 64
 CPU = torch.device("cpu")
@@ -204,6 +210,33 @@ class EnginePeer:
         return [outputs[place] for place in range(len(calls))]
 
 
+class ServedNode(DecodeNode):
+    """The same model inside a worker: the host looks at every id, as it does for a stop id."""
+
+    def finish(self, call: Call, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """No id ends the request: the count is fixed."""
+        return {"stop": row["ids"] < 0}
+
+
+class SystemPeer:
+    """The whole system in one process, from `Engine` to the device thread; every id reaches the caller as it is made."""
+
+    def __init__(self, directory: Path, *, compile: bool = False) -> None:
+        self.name = "whole system, compiled" if compile else "whole system"
+        kv = KVPlace(tokens=16384, page=16)
+        placement = Placement(groups=(NodeGroup(nodes=("lm",), compile=compile, kv=kv),))
+        registry = registry_with(MidPlugin(ServedNode))
+        self.engine = Engine("mid", checkpoint=directory, placement=placement, registry=registry)
+
+    def generate(self, prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:
+        """The new ids of each prompt."""
+        tickets = [
+            self.engine.submit(Tensor("prompt", np.array(prompt)), new=new + 1, seed=seed)
+            for seed, prompt in enumerate(prompts)
+        ]
+        return [[int(content.array) for content in ticket] for ticket in tickets]
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One peer at one batch size: medians over rounds of milliseconds per decode step, wall and CPU."""
@@ -270,20 +303,21 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action="store_true", help="also measure the engine with compiled steps")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "llama_decode.json")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         write_mid_checkpoint(directory)
         peers: list[Peer] = [TransformersPeer(directory), EnginePeer(directory)]
+        peers.append(SystemPeer(directory))
         if arguments.compile:
-            peers.append(EnginePeer(directory, compile=True))
+            peers += [EnginePeer(directory, compile=True), SystemPeer(directory, compile=True)]
         batches = [int(each) for each in arguments.batches.split(",")]
         results = measure(peers, batches, arguments.rounds, arguments.new)
     Console().print(table(results, "transformers"))
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(each) for each in results], indent=2))
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps([asdict(each) for each in results], indent=2) + "\n")
 
 
 if __name__ == "__main__":
