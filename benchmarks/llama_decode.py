@@ -219,7 +219,7 @@ class ServedNode(DecodeNode):
 
 
 class SystemPeer:
-    """The whole system in one process, from `Engine` to the device thread; every id reaches the caller as it is made."""
+    """The whole system in one process, from `Engine` to the device thread; every id reaches the caller at once."""
 
     def __init__(self, directory: Path, *, compile: bool = False) -> None:
         self.name = "whole system, compiled" if compile else "whole system"
