@@ -21,6 +21,9 @@ from mstar_core.wire.messages import Message
 _QUEUED_MESSAGES = 1000
 """ZeroMQ's high-water mark per socket: its own default, beyond which messages wait in the outbox."""
 
+_LINGER_MS = 1000
+"""How long what a closed waker sent may wait for its party: one that is gone must not hold up the exit for ever."""
+
 _WAKE = b""
 """An empty frame: no message, only a reason to return from `receive`."""
 
@@ -128,9 +131,9 @@ class Waker:
             self._socket.send(_encode(message))
 
     def close(self) -> None:
-        """Close the handle; what was sent is still delivered."""
+        """Close the handle; what was sent is still delivered, unless the party is gone and takes nothing any more."""
         with self._lock:
-            self._socket.close(linger=-1)
+            self._socket.close(linger=_LINGER_MS)
 
 
 def _connected(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.Socket[bytes]:

@@ -16,7 +16,7 @@ PATIENCE_S = 30.0
 def context():
     context = zmq.Context()
     yield context
-    context.term()
+    context.destroy(linger=0)
 
 
 @pytest.fixture(params=["inproc", "ipc"])
@@ -38,12 +38,11 @@ def numbered(number, size=0):
 
 
 def received(box, count):
-    """The numbers of the next `count` messages."""
-    numbers = []
+    """The numbers of the next `count` messages; a wake-up makes `receive` return without any."""
+    numbers, deadline = [], time.monotonic() + PATIENCE_S
     while len(numbers) < count:
-        arrived = box.receive(PATIENCE_S)
-        assert arrived, f"nothing came after {len(numbers)} messages"
-        numbers += [int(message.worker) for message in arrived]
+        assert time.monotonic() < deadline, f"nothing came after {len(numbers)} messages"
+        numbers += [int(message.worker) for message in box.receive(1.0)]
     return numbers
 
 
