@@ -96,8 +96,7 @@ class Service:
             }
             sources.append(ModelSource(spec, directory, engines))
         check_placement(placement, [source.spec for source in sources])
-        if len(placement.workers) > 1:
-            raise PlacementError(f"this placement names {len(placement.workers)} workers; one process runs exactly one")
+        _refuse_unavailable(placement)
         report("loading weights")
         runtime = Runtime(sources, placement)
         try:
@@ -173,6 +172,20 @@ class Service:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _refuse_unavailable(placement: Placement) -> None:
+    """Raise `PlacementError` for what a placement may say and one process does not do."""
+    problems = []
+    if len(placement.workers) > 1:
+        problems.append(f"workers: {len(placement.workers)} are named; one process runs exactly one")
+    for index, group in enumerate(placement.groups):
+        if group.walks:
+            problems.append(f"groups[{index}].walks: a node runs in one place for all walks; leave walks out")
+        if group.tp > 1:
+            problems.append(f"groups[{index}].tp: tensor parallelism over {group.tp} ranks is not available yet")
+    if problems:
+        raise PlacementError("\n".join(f"placement: {problem}" for problem in problems))
 
 
 def _silent(_: str) -> None:

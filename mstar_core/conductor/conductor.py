@@ -66,6 +66,8 @@ class Conductor:
 
     def _handle(self, message: Message) -> None:
         match message:
+            case WalkDone() | WalkFailed() | Closed() if message.key not in self._by_key:
+                pass  # the last words of a worker whose failure has ended its requests
             case WalkDone():
                 self._walk_done(message)
             case Submit():
@@ -203,12 +205,15 @@ class Conductor:
 
     def _worker_failed(self, failed: WorkerFailed) -> None:
         """A worker is gone: its models are down, and their requests end now; nothing is left there to free."""
+        self._endpoints.pop(failed.worker, None)
         lost = [name for name, model in self._models.items() if model.worker in ("", failed.worker)]
         for name in lost:
             self._models[name].ready, self._models[name].reason = False, failed.reason
         for request in [each for each in self._by_id.values() if each.submit.model in lost]:
             self._end(request, "failed", Unavailable(f"worker {failed.worker!r} failed: {failed.reason}"))
-        self._endpoints.pop(failed.worker, None)
+        self._by_key = {key: each for key, each in self._by_key.items() if each.submit.model not in lost}
+        for name in lost:
+            self._models[name].admitted = 0
         self._announce()
 
     def _announce(self) -> None:

@@ -28,7 +28,7 @@ def check_samples(samples: NDArray[np.float32], offset: int) -> None:
 def to_pcm(samples: NDArray[np.float32]) -> NDArray[np.int16]:
     """float32 in [-1, 1] to int16: clamp, multiply by 32767, truncate toward zero.
 
-    Truncation, not rounding, is what the official Orpheus and SNAC decoding loops do (`(x * 32767).astype(int16)`).
+    Truncation, not rounding, is what the published loops of speech codecs do (`(x * 32767).astype(int16)`).
     """
     scaled = np.clip(samples, -1.0, 1.0) * np.float32(32767)
     return scaled.astype("<i2")  # [samples]

@@ -136,6 +136,7 @@ def _check_input(scope: _Scope, run: Run, node: Node, port: Port, *, in_loop: bo
 
 
 def _check_parallel(scope: _Scope, element: Parallel, *, in_loop: bool) -> None:
+    _check_streams_of_branches(scope, element)
     before = dict(scope.signals)
     after = dict(before)
     owners: dict[str, int] = {}
@@ -147,6 +148,17 @@ def _check_parallel(scope: _Scope, element: Parallel, *, in_loop: bool) -> None:
             if owners.setdefault(name, index) != index:
                 scope.report(f"two branches of a Parallel produce signal {name!r}")
     scope.signals = after
+
+
+def _check_streams_of_branches(scope: _Scope, element: Parallel) -> None:
+    """A stream has one producer and one consumer at a time: its nodes may run in one branch only."""
+    ends = {node for edge in scope.spec.edges for node in (edge.source_node, edge.target_node)}
+    ran: set[str] = set()
+    for branch in element.branches:
+        nodes = {run.node for run in runs(branch)} & ends
+        for name in sorted(nodes & ran):
+            scope.report(f"two branches of a Parallel run node {name!r}, which is the end of a stream")
+        ran |= nodes
 
 
 def _check_loop(scope: _Scope, loop: Loop | DynamicLoop) -> None:

@@ -44,7 +44,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkEnded:
-    """A walk ended. `how` tells for a walk that ends in a loop whether its stop signal (`until`) or its bound
+    """A walk ended. `how` tells of the walk's last dynamic loop whether its stop signal (`until`) or its bound
     (`at_most`) ended it, else `done`; `flags` holds what the walk reports."""
 
     walk: str

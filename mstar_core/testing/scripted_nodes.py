@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,9 +28,9 @@ class _Scripted(StatelessNode):
                 raise RuntimeError(f"{self.name} was told to fail")
         return [self._one(call) for call in calls]
 
+    @abstractmethod
     def _one(self, call: Call) -> Mapping[str, Any]:
         """The outputs of one call."""
-        raise NotImplementedError
 
 
 class Reader(_Scripted):

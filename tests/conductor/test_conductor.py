@@ -326,3 +326,19 @@ def test_a_failed_worker_ends_its_requests_and_refuses_new_ones(stage):
     stage.submit(3)
     ended = stage.heard()
     assert (ended.error.code, "out of memory" in ended.error.message) == ("unavailable", True)
+
+
+def test_a_worker_that_comes_back_serves_as_many_requests_as_before(stage):
+    stage = stage(running=1)
+    stage.submit(1)
+    lost = stage.opened(1)[1]
+    stage.tell(WorkerFailed("main", "out of memory"))
+    assert stage.heard().error.code == "unavailable"
+    assert stage.heard() == ServerState(False, {"model": "out of memory"})
+    stage.tell(done(lost), Closed(lost, "main"))
+    stage.tell(WorkerReady("main", stage.worker.endpoint, {"model": ["node"]}, {"model": {"node": 100}}))
+    assert stage.heard() == ServerState(True, {"model": "ready"})
+    stage.submit(2)
+    key = stage.opened(1)[2]
+    stage.tell(done(key))
+    assert stage.heard() == Ended(2, "stop", 0, {"walk": 3})

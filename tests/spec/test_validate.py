@@ -97,6 +97,10 @@ BODIES = {
     "modality": (Sequential(Run("writer"), Emit("sound", "adio")), "emits modality 'adio' (did you mean 'audio'?)"),
     "unlisted": (Sequential(Run("writer"), Emit("sound", "text")), "'text', which the card does not list among its"),
     "rivals": (Parallel(Run("writer"), Run("writer")), "two branches of a Parallel produce signal 'item'"),
+    "streams in branches": (
+        Parallel(Run("writer"), Run("writer", outputs={"item": "x", "stop": "y"})),
+        "two branches of a Parallel run node 'writer', which is the end of a stream",
+    ),
     "branch order": (
         Parallel(Run("writer"), Run("reader", inputs={"prompt": "sound"}, outputs={"item": "x", "stop": "y"})),
         "node 'reader', port 'prompt': signal 'sound' comes from no earlier step",

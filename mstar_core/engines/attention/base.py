@@ -86,9 +86,9 @@ class AttentionBackend(ABC):
         """The tokens that the pool holds."""
         return (self.pool.shape[2] - 1) * self.page_size
 
+    @abstractmethod
     def make_static(self, spans: int, longest: int) -> None:
         """From now on let the plans of exactly `spans` decode spans, of at most `longest` tokens each, be static."""
-        raise NotImplementedError(f"{type(self).__name__} has no static plans")
 
     @abstractmethod
     def plan(self, spans: Sequence[Span]) -> AttentionPlan:
