@@ -1,17 +1,24 @@
 """Placement: which worker runs which node in which walk, and with how much memory. Written by the deployer as YAML.
 
     workers:
-      main: {device: cpu, threads: 2}
+      first: {device: cpu, threads: 2}
+      second: {device: cpu, threads: 1}
     models:
-      speaker: {checkpoint: tiny, weight: 1, running: 64, waiting: 256}
+      speaker: {checkpoint: tiny, weight: 1, running: 64, waiting: 256, deadline: 600}
     groups:
       - nodes: [lm]
-        worker: main
+        walks: [prefill]          # left out: every walk that runs the nodes
+        worker: first
         dtype: bfloat16
         kv: {tokens: 65536, page: 16}
         batch: {requests: 32, tokens: 2048}
+      - nodes: [lm]
+        walks: [decode]
+        worker: [second, third]   # replicas: a request stays with the one that it was given
 
-Nodes that no group names run on the first worker with the defaults. Unknown keys are refused with file, line and key.
+A node may be in several groups with different walks: what it holds for a request moves along. Nodes that no group names
+run on the first worker with the defaults. Workers on other hosts name one of `hosts`, where `mstar host` runs. Unknown
+keys are refused with file, line and key.
 """
 
 from __future__ import annotations
@@ -36,10 +43,13 @@ class _Strict(BaseModel):
 
 
 class WorkerPlace(_Strict):
-    """One worker: its device (`auto`: CUDA where there is one, else the CPU), its CPU threads (0: torch's choice)."""
+    """One worker: its device (`auto`: CUDA where there is one, else the CPU), its CPU threads (0: torch's choice), its
+    host (default: the server's), and the most MiB of memory that it shares with others at one time."""
 
     device: str = "auto"
     threads: int = Field(default=0, ge=0)
+    host: str | None = None
+    shared: int = Field(default=256, ge=1)
 
     @field_validator("device")
     @classmethod
@@ -47,6 +57,17 @@ class WorkerPlace(_Strict):
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
             raise ValueError(f"{device!r} is no device; use auto, cpu, cuda or cuda:N")
         return device
+
+
+class HostPlace(_Strict):
+    """Another host: the address on which its `mstar host` listens."""
+
+    address: str
+
+    @field_validator("address")
+    @classmethod
+    def _known(cls, address: str) -> str:
+        return _tcp(address)
 
 
 class KVPlace(_Strict):
@@ -67,32 +88,44 @@ class NodeGroup(_Strict):
     """Nodes of one model that run on one worker in the same way. `model` may be left out where one model is served.
 
     `compile` runs decode steps faster: on a CPU with kernels compiled on this machine, which needs a C++ compiler; on
-    CUDA from recorded graphs.
+    CUDA from recorded graphs. With several workers each is a replica, and a request gets the one with the fewest.
     """
 
     nodes: tuple[str, ...] = Field(min_length=1, strict=False)
     model: str | None = None
     walks: tuple[str, ...] = Field(default=(), strict=False)
-    worker: str | None = None
+    worker: str | tuple[str, ...] = Field(default=(), strict=False)
     dtype: Dtype = "auto"
     kv: KVPlace = KVPlace()
     batch: BatchPlace = BatchPlace()
     compile: bool = False
     tp: int = Field(default=1, ge=1)
 
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The workers that are named, if any."""
+        return (self.worker,) if isinstance(self.worker, str) else self.worker
+
 
 class ModelPlace(_Strict):
-    """One model: its checkpoint, its share of the workers' turns, how many requests run and how many may wait."""
+    """One model: its checkpoint, its share of the workers' turns, how many requests run and how many may wait, and how
+    many seconds a request may take from its arrival (None: as long as it needs)."""
 
     checkpoint: str | None = None
     weight: float = Field(default=1.0, gt=0, strict=False)
     running: int = Field(default=64, ge=1)
     waiting: int = Field(default=256, ge=0)
+    deadline: float | None = Field(default=None, gt=0, strict=False)
 
 
 class Placement(_Strict):
-    """The whole file. `run_ahead` lets a worker start a loop's next round before it has seen the present one's end."""
+    """The whole file. `run_ahead` lets a worker start a loop's next round before it has seen the present one's end.
 
+    `address` is where workers on other hosts reach the server (`tcp://10.0.0.1:7700`; port 0 takes a free one).
+    """
+
+    address: str | None = None
+    hosts: dict[str, HostPlace] = Field(default_factory=dict)
     workers: dict[str, WorkerPlace] = Field(default_factory=lambda: {"main": WorkerPlace()}, min_length=1)
     models: dict[str, ModelPlace] = Field(default_factory=dict)
     groups: tuple[NodeGroup, ...] = Field(default=(), strict=False)
@@ -102,16 +135,10 @@ class Placement(_Strict):
         """A model's place, or the defaults."""
         return self.models.get(name, ModelPlace())
 
-    def group(self, model: str, node: str) -> NodeGroup:
-        """The group that a node belongs to, or the defaults."""
-        for group in self.groups:
-            if group.model in (None, model) and node in group.nodes:
-                return group
-        return NodeGroup(nodes=(node,))
-
-    def worker(self, model: str, node: str) -> str:
-        """The worker that runs a node."""
-        return self.group(model, node).worker or next(iter(self.workers))
+    @field_validator("address")
+    @classmethod
+    def _known(cls, address: str | None) -> str | None:
+        return None if address is None else _tcp(address)
 
 
 def load_placement(path: Path) -> Placement:
@@ -139,10 +166,18 @@ def parse_placement(text: str, source: str) -> Placement:
 
 
 def check_placement(placement: Placement, specs: Sequence[ModelSpec], source: str = "placement") -> None:
-    """Check a placement's names against the models that will be served."""
-    problems = [*_check_models(placement, specs), *_check_groups(placement, specs)]
+    """Check a placement's names against each other and against the models that will be served."""
+    problems = [*_check_hosts(placement), *_check_models(placement, specs), *_check_groups(placement, specs)]
     if problems:
         raise PlacementError("\n".join(f"{source}: {problem}" for problem in problems))
+
+
+def _check_hosts(placement: Placement) -> Iterator[str]:
+    for name, worker in placement.workers.items():
+        if worker.host is not None and worker.host not in placement.hosts:
+            yield f"workers.{name}.host: no host {worker.host!r}{nearest(worker.host, placement.hosts)}"
+    if placement.hosts and placement.address is None:
+        yield "address: must be given, so that the hosts reach this server: tcp://ADDRESS:PORT"
 
 
 def _check_models(placement: Placement, specs: Sequence[ModelSpec]) -> Iterator[str]:
@@ -153,7 +188,7 @@ def _check_models(placement: Placement, specs: Sequence[ModelSpec]) -> Iterator[
 
 
 def _check_groups(placement: Placement, specs: Sequence[ModelSpec]) -> Iterator[str]:
-    claimed: set[tuple[str, str, str]] = set()
+    claimed: dict[tuple[str, str], list[NodeGroup]] = {}
     for index, group in enumerate(placement.groups):
         place = f"groups[{index}]"
         spec = _spec_of(group, specs)
@@ -161,14 +196,32 @@ def _check_groups(placement: Placement, specs: Sequence[ModelSpec]) -> Iterator[
             served = ", ".join(spec.card.name for spec in specs)
             yield f"{place}.model: {group.model or 'missing'}; several models or others are served: {served}"
             continue
-        if group.worker is not None and group.worker not in placement.workers:
-            yield f"{place}.worker: no worker {group.worker!r}{nearest(group.worker, placement.workers)}"
+        for worker in group.workers:
+            if worker not in placement.workers:
+                yield f"{place}.worker: no worker {worker!r}{nearest(worker, placement.workers)}"
+        if len(set(group.workers)) < len(group.workers):
+            yield f"{place}.worker: a worker is named twice"
+        if group.tp > 1:
+            yield f"{place}.tp: tensor parallelism over {group.tp} ranks is not available yet"
         yield from _check_nodes(place, group, spec)
         for node in group.nodes:
-            for walk in group.walks or ("",):
-                if (spec.card.name, node, walk) in claimed:
-                    yield f"{place}.nodes: {node!r} is placed twice"
-                claimed.add((spec.card.name, node, walk))
+            others = claimed.setdefault((spec.card.name, node), [])
+            for other in others:
+                yield from _check_pair(place, node, group, other)
+            others.append(group)
+
+
+def _check_pair(place: str, node: str, group: NodeGroup, other: NodeGroup) -> Iterator[str]:
+    """Two groups that place one node: in different walks, on different workers, and in a way that lets it move."""
+    walks, others = set(group.walks), set(other.walks)
+    if not walks or not others or walks & others:
+        yield f"{place}.nodes: {node!r} is placed twice"
+        return
+    shared = set(group.workers) & set(other.workers)
+    if shared:
+        yield f"{place}.worker: {node!r} is in another group on {', '.join(sorted(shared))}; put the walks together"
+    if group.kv.page != other.kv.page or group.dtype != other.dtype:
+        yield f"{place}.kv.page, dtype: must be those of the other group with {node!r}, since its pages move between them"
 
 
 def _check_nodes(place: str, group: NodeGroup, spec: ModelSpec) -> Iterator[str]:
@@ -182,6 +235,12 @@ def _check_nodes(place: str, group: NodeGroup, spec: ModelSpec) -> Iterator[str]
             yield f"{place}.walks: model {spec.card.name!r} has no walk {walk!r}{nearest(walk, walks)}"
         elif not walks[walk] & set(group.nodes):
             yield f"{place}.walks: walk {walk!r} runs none of {', '.join(group.nodes)}"
+
+
+def _tcp(address: str) -> str:
+    if not re.fullmatch(r"tcp://(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}", address):
+        raise ValueError(f"{address!r} is no address; write tcp://HOST:PORT")
+    return address
 
 
 def _spec_of(group: NodeGroup, specs: Sequence[ModelSpec]) -> ModelSpec | None:
@@ -222,6 +281,7 @@ def _keys_at(location: Sequence[int | str]) -> list[str]:
         "workers": WorkerPlace,
         "models": ModelPlace,
         "groups": NodeGroup,
+        "hosts": HostPlace,
         "kv": KVPlace,
         "batch": BatchPlace,
     }
