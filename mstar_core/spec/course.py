@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mstar_core.errors import SpecError, nearest
+from mstar_core.errors import SpecError
 from mstar_core.spec.endings import endings, stream_end
 from mstar_core.spec.flow import produced_signals
 from mstar_core.spec.graph import DynamicLoop, Element, Loop, Node, Parallel, Run, Sequential, Walk, runs
-from mstar_core.spec.machine import UNTIL, RequestView, Start, Transition, WalkEnded
+from mstar_core.spec.machine import UNTIL, RequestView, Transition, WalkEnded
 from mstar_core.spec.model import ModelSpec
+from mstar_core.spec.transitions import check_transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,68 +78,40 @@ class Courses:
         return frozenset(walk.partition for walk in producing)
 
     def _apply(self, course: Course, transition: Transition) -> tuple[Course, Transition]:
-        if not isinstance(transition, Transition):
-            raise self._wrong(f"it returned a {type(transition).__name__}; a Transition was expected")
+        try:
+            check_transition(transition, self.request, course.running, self.spec)
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
         for start in transition.start:
-            self._check_start(course, start)
+            self._check_start(course, self.walks[start.walk])
             course = replace(course, running=(*course.running, start.walk))
-        for partition in transition.finish:
-            if partition not in self.spec.partitions:
-                hint = nearest(partition, self.spec.partitions)
-                raise self._wrong(f"it finishes partition {partition!r}, which does not exist{hint}")
         finished = course.finished | frozenset(transition.finish)
         course = replace(course, state=transition.state, finished=finished, end=transition.end)
-        self._check_rest(course)
+        self._check_state(course)
         return course, transition
 
-    def _check_start(self, course: Course, start: Start) -> None:
-        walk = self.walks.get(start.walk)
-        if walk is None:
-            raise self._wrong(f"it starts walk {start.walk!r}, which does not exist{nearest(start.walk, self.walks)}")
-        busy = [name for name in course.running if self.walks[name].partition == walk.partition]
-        if busy:
-            raise self._wrong(f"it starts {walk.name!r} while {busy[0]!r} of the same partition runs")
+    def _check_start(self, course: Course, walk: Walk) -> None:
+        """What only a course knows: which partitions are finished, and which signals there are."""
         if walk.partition in course.finished:
-            raise self._wrong(f"it starts {walk.name!r} in partition {walk.partition!r}, which it has finished")
-        self._check_take(start)
+            raise self._wrong(f"it started walk {walk.name!r} in partition {walk.partition!r}, which it has finished")
         brought = {name for name, shapes in self.request.inputs.items() if shapes}
         made = {name for other in course.ran for name in self._made_for(walk, other)}
         missing = sorted(self._needed[walk.name] - brought - made)
         if missing:
             raise self._wrong(
-                f"it starts {walk.name!r}, which consumes {', '.join(map(repr, missing))}: the request does not bring "
-                f"that and no walk that ran before in partition {walk.partition!r} produces it"
+                f"it started walk {walk.name!r}, which consumes {', '.join(map(repr, missing))}: the request does not "
+                f"bring that and no walk that ran before in partition {walk.partition!r} produces it"
             )
-
-    def _check_take(self, start: Start) -> None:
-        for name, index in start.take.items():
-            if name not in self.request.inputs:
-                raise self._wrong(
-                    f"it takes input {name!r} for {start.walk!r}, which does not exist{nearest(name, self._inputs())}"
-                )
-            if not 0 <= index < len(self.request.inputs[name]):
-                raise self._wrong(
-                    f"it takes number {index} of input {name!r} for {start.walk!r}; "
-                    f"the request brings {len(self.request.inputs[name])}"
-                )
 
     def _made_for(self, walk: Walk, other: str) -> frozenset[str]:
         return self._produced[other] if self.walks[other].partition == walk.partition else frozenset()
 
-    def _check_rest(self, course: Course) -> None:
-        running = ", ".join(map(repr, course.running))
-        if course.end is not None and course.running:
-            raise self._wrong(f"it ends the request ({course.end!r}) while {running} runs")
-        if course.end is None and not course.running:
-            raise self._wrong("it starts no walk and does not end the request: the request is stuck")
+    def _check_state(self, course: Course) -> None:
         try:
             hash(course)
         except TypeError:
             kind = type(course.state).__name__
             raise self._wrong(f"its state is a {kind}, which cannot be hashed; use a frozen dataclass") from None
-
-    def _inputs(self) -> list[str]:
-        return [each.name for each in self.spec.inputs]
 
     def _wrong(self, problem: str) -> SpecError:
         return SpecError(f"the state machine of {self.spec.card.name!r}", [problem])

@@ -112,34 +112,43 @@ def test_a_machine_that_counts_for_ever_never_ends(toy):
 def test_a_walk_whose_input_this_request_does_not_bring_is_reported_with_the_request(toy):
     spec = toy.model(inputs=(replace(toy.prompt, optional=True),), machine=Machine())
     problem = only(explore(spec))
-    assert "it starts 'read', which consumes 'prompt': the request does not bring that and no walk that ran" in problem
+    assert (
+        "it started walk 'read', which consumes 'prompt': the request does not bring that and no walk that ran"
+        in problem
+    )
     assert "a request with nothing for audio; at its start" in problem
 
 
 def test_a_walk_before_the_one_that_makes_its_signal_is_reported(toy):
     machine = variant(start=lambda self, request: Transition(state="", start=(Start("write"), Start("speak"))))
     problems = explore(toy.model(machine=machine))
-    assert any("it starts 'write', which consumes 'item'" in problem for problem in problems)
+    assert any("it started walk 'write', which consumes 'item'" in problem for problem in problems)
 
 
 FAULTS = {
     "unknown walk": (
         Transition(state="", start=(Start("wriet"),)),
-        "starts walk 'wriet', which does not exist (did you",
+        "it started walk 'wriet', which the model does not have (did you mean 'write'?)",
     ),
     "unknown partition": (
         Transition(state="", finish=("writng",)),
-        "finishes partition 'writng', which does not exist",
+        "it finished partition 'writng', which the model does not have (did you mean 'writing'?)",
     ),
-    "busy partition": (Transition(state="", start=(Start("speak"),)), "it starts 'speak' while 'speak' of the same pa"),
-    "early end": (Transition(state="", end="stop"), "it ends the request ('stop') while 'speak' runs"),
-    "bad take": (Transition(state="", start=(Start("write", {"prompt": 1}),)), "it takes number 1 of input 'prompt' f"),
+    "busy partition": (
+        Transition(state="", start=(Start("speak"),)),
+        "it started walk 'speak' while 'speak' is running in the same partition 'speaking'",
+    ),
+    "early end": (Transition(state="", end="stop"), "it ended the request with 'stop' while walk 'speak' is running"),
+    "bad take": (
+        Transition(state="", start=(Start("write", {"prompt": 1}),)),
+        "it started walk 'write' with input 'prompt' number 1; the request brought 1",
+    ),
     "unknown take": (
         Transition(state="", start=(Start("write", {"promt": 0}),)),
-        "input 'promt' for 'write', which do",
+        "with input 'promt' number 0; the request brought 0 (did you mean 'prompt'?)",
     ),
     "mutable state": (Transition(state=[], start=(Start("write"),)), "its state is a list, which cannot be hashed"),
-    "no transition": ("stop", "it returned a str; a Transition was expected"),
+    "no transition": ("stop", "it returned a 'str' object; a Transition was expected"),
 }
 
 
@@ -164,7 +173,7 @@ def test_a_walk_in_a_finished_partition_is_reported(toy):
 
 def test_nothing_started_and_no_end_is_reported(toy):
     machine = variant(start=lambda self, request: Transition(state=""))
-    assert any("starts no walk and does not end the request" in each for each in explore(toy.model(machine=machine)))
+    assert any("neither started a walk nor ended the request" in each for each in explore(toy.model(machine=machine)))
 
 
 def test_a_machine_that_raises_is_reported_with_the_error(toy):
