@@ -24,6 +24,11 @@ import msgspec
 from mstar_core.errors import RequestError, request_error
 
 
+EMIT_WINDOW = 64
+"""How many outputs of one request a worker may have emitted that the client has not read yet. A walk that emits starts
+no further run beyond them, so that a slow reader costs bounded memory: some seconds of sound, a picture or two."""
+
+
 class Address(msgspec.Struct, frozen=True, array_like=True):
     """Where a party's mailbox is: `near` for parties of the same `host` (which can share memory), `far` for others.
 
@@ -314,8 +319,9 @@ class Emitted(msgspec.Struct, frozen=True, tag="emitted"):
 
 
 class Read(msgspec.Struct, frozen=True, tag="read"):
-    """A client has read that many outputs of a ticket: as many more may be emitted."""
+    """A client has read that many outputs of a ticket of `frontend`: as many more may be emitted."""
 
+    frontend: Address
     ticket: int
     outputs: int
 
