@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from mstar_core.errors import PlacementError, nearest
 from mstar_core.spec.graph import runs
@@ -94,7 +95,7 @@ class NodeGroup(_Strict):
     nodes: tuple[str, ...] = Field(min_length=1, strict=False)
     model: str | None = None
     walks: tuple[str, ...] = Field(default=(), strict=False)
-    worker: str | tuple[str, ...] = Field(default=(), strict=False)
+    worker: str | Annotated[tuple[str, ...], Field(strict=False)] = ()
     dtype: Dtype = "auto"
     kv: KVPlace = KVPlace()
     batch: BatchPlace = BatchPlace()
@@ -118,6 +119,22 @@ class ModelPlace(_Strict):
     deadline: float | None = Field(default=None, gt=0, strict=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """The file that a placement was read from, for errors that are found later. Two placements that say the same are
+    equal wherever they come from."""
+
+    source: str = field(default="placement", compare=False)
+    tree: Any = field(default=None, compare=False, repr=False)
+
+    def at(self, key: str) -> str:
+        """The place of a key, such as `groups[0].worker`: `file:line`, or `placement` for one that was not read."""
+        if self.tree is None:
+            return self.source
+        location = [int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", key)]
+        return f"{self.source}:{_line(self.tree, location)}"
+
+
 class Placement(_Strict):
     """The whole file. `run_ahead` lets a worker start a loop's next round before it has seen the present one's end.
 
@@ -130,6 +147,8 @@ class Placement(_Strict):
     models: dict[str, ModelPlace] = Field(default_factory=dict)
     groups: tuple[NodeGroup, ...] = Field(default=(), strict=False)
     run_ahead: bool = True
+
+    _origin: _Origin = PrivateAttr(default_factory=_Origin)
 
     def model(self, name: str) -> ModelPlace:
         """A model's place, or the defaults."""
@@ -159,17 +178,23 @@ def parse_placement(text: str, source: str) -> Placement:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise PlacementError(f"{source}:{line}: this is no YAML: {error.problem}") from error
     try:
-        return Placement.model_validate({} if values is None else values)
+        placement = Placement.model_validate({} if values is None else values)
     except ValidationError as error:
         lines = [_problem(source, tree, each) for each in error.errors()]
         raise PlacementError("\n".join(lines)) from error
+    placement._origin = _Origin(source, tree)
+    return placement
 
 
-def check_placement(placement: Placement, specs: Sequence[ModelSpec], source: str = "placement") -> None:
-    """Check a placement's names against each other and against the models that will be served."""
+def check_placement(placement: Placement, specs: Sequence[ModelSpec]) -> None:
+    """Check a placement's names against each other and against the models that will be served.
+
+    Raises one `PlacementError` for all mistakes, with file and line where the placement was read from a file.
+    """
     problems = [*_check_hosts(placement), *_check_models(placement, specs), *_check_groups(placement, specs)]
     if problems:
-        raise PlacementError("\n".join(f"{source}: {problem}" for problem in problems))
+        origin = placement._origin
+        raise PlacementError("\n".join(f"{origin.at(each.partition(':')[0])}: {each}" for each in problems))
 
 
 def _check_hosts(placement: Placement) -> Iterator[str]:
@@ -221,7 +246,7 @@ def _check_pair(place: str, node: str, group: NodeGroup, other: NodeGroup) -> It
     if shared:
         yield f"{place}.worker: {node!r} is in another group on {', '.join(sorted(shared))}; put the walks together"
     if group.kv.page != other.kv.page or group.dtype != other.dtype:
-        yield f"{place}.kv.page, dtype: must be those of the other group with {node!r}, since its pages move between them"
+        yield f"{place}.kv.page, dtype: must be those of the other group with {node!r}: its pages move between them"
 
 
 def _check_nodes(place: str, group: NodeGroup, spec: ModelSpec) -> Iterator[str]:

@@ -110,5 +110,10 @@ def test_yaml_that_constructs_objects_is_refused():
 )
 def test_names_that_no_served_model_has_are_refused(toy, text, message):
     with pytest.raises(PlacementError) as caught:
-        check_placement(parse_placement(text, "place.yaml"), [toy.model()], source="place.yaml")
-    assert str(caught.value).startswith(f"place.yaml: {message}")
+        check_placement(parse_placement(f"\n{text}", "place.yaml"), [toy.model()])
+    assert str(caught.value).startswith(f"place.yaml:2: {message}")
+
+
+def test_names_in_a_placement_that_was_read_from_no_file_are_refused_without_a_line(toy):
+    with pytest.raises(PlacementError, match=r"^placement: models\.tyo: no such model"):
+        check_placement(Placement.model_validate({"models": {"tyo": {}}}), [toy.model()])
