@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 )
 @click.option("--checkpoint", metavar="NAME|DIR|ID", help="A checkpoint on the model's card, a directory or a hub id.")
 @click.option("--placement", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A placement file.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Fail when the request has not ended after so long. Default: the model's own deadline.",
+)
 @json_option
 @click.pass_context
 def run(
@@ -45,6 +51,7 @@ def run(
     output: Path | None,
     checkpoint: str | None,
     placement: Path | None,
+    timeout: float | None,
     as_json: bool,
 ) -> None:
     """Run one request through MODEL in this process, without a server.
@@ -70,7 +77,7 @@ def run(
         status.update(f"running {model}")
         clock = _Clock(time.perf_counter())
         try:
-            ticket = engine.submit(words, outputs=wanted, **request_values(ctx))
+            ticket = engine.submit(words, outputs=wanted, timeout=timeout, **request_values(ctx))
         except InvalidRequest as error:
             raise ConfigurationError(error.message) from error
         result = finished(ticket, _watched(ticket, clock, status))

@@ -100,34 +100,59 @@ class Engine:
             progress=progress,
         )
 
-    def generate(self, input: Input, /, *, outputs: Iterable[str] | None = None, **parameters: Any) -> Result:
+    def generate(
+        self,
+        input: Input,
+        /,
+        *,
+        outputs: Iterable[str] | None = None,
+        timeout: float | None = None,
+        **parameters: Any,
+    ) -> Result:
         """Run one request to its end; Ctrl-C cancels it.
 
-        `outputs` are the modalities wanted (default: all that the model makes), `parameters` the model's own and
+        `outputs` are the modalities wanted (default: all that the model makes), `timeout` the seconds after which the
+        request fails with `DeadlineExceeded` (default: the model's own deadline), `parameters` the model's own and
         `seed`. Raises `InvalidRequest` naming the field, or another `RequestError`.
         """
-        ticket = self.submit(input, outputs=outputs, **parameters)
+        ticket = self.submit(input, outputs=outputs, timeout=timeout, **parameters)
         try:
             return finished(ticket, ticket)
         except BaseException:  # also KeyboardInterrupt: nobody will take the rest
             ticket.cancel()
             raise
 
-    def stream(self, input: Input, /, *, outputs: Iterable[str] | None = None, **parameters: Any) -> Iterator[Content]:
+    def stream(
+        self,
+        input: Input,
+        /,
+        *,
+        outputs: Iterable[str] | None = None,
+        timeout: float | None = None,
+        **parameters: Any,
+    ) -> Iterator[Content]:
         """Content as it is made; the request is sent when the iteration begins.
 
         Leaving the loop early, by `break` or an exception, cancels the request.
         """
-        ticket = self.submit(input, outputs=outputs, **parameters)
+        ticket = self.submit(input, outputs=outputs, timeout=timeout, **parameters)
         try:
             yield from ticket
         finally:
             ticket.cancel()
 
-    def submit(self, input: Input, /, *, outputs: Iterable[str] | None = None, **parameters: Any) -> Ticket:
+    def submit(
+        self,
+        input: Input,
+        /,
+        *,
+        outputs: Iterable[str] | None = None,
+        timeout: float | None = None,
+        **parameters: Any,
+    ) -> Ticket:
         """Send a request and return at once: iterate the ticket for content, here or in an event loop."""
         wanted = None if outputs is None else frozenset(outputs)
-        return self.service.submit(self.model, _contents(input), parameters, outputs=wanted)
+        return self.service.submit(self.model, _contents(input), parameters, outputs=wanted, timeout=timeout)
 
     def close(self) -> None:
         """Stop the model's threads and free its memory; requests still open end as unavailable."""

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from mstar_core.errors import InvalidRequest, NotFound, RequestError, TooLarge, nearest
+from mstar_core.errors import Cancelled, InvalidRequest, NotFound, RequestError, TooLarge, nearest
 
 
 class Unauthorized(RequestError):
@@ -27,6 +27,12 @@ class MethodNotAllowed(RequestError):
     """The route exists, but not for this method."""
 
     status, code, kind = 405, "method_not_allowed", "invalid_request_error"
+
+
+class Stalled(Cancelled):
+    """The client is there, but took nothing of its response for too long."""
+
+    code = "stalled"
 
 
 class CutShort(Exception):

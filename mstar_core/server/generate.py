@@ -1,11 +1,12 @@
 """`POST /generate`: the native route, served by every model.
 
     {"model", "input": text or [part, ...], "outputs": [modality, ...], "parameters": {...}, "stream": bool,
-     "audio_format": ..., "request_id": ...}
+     "audio_format": ..., "request_id": ..., "timeout": seconds}
 
 `parts` says what a part looks like. The answer is `{"id", "model", "outputs": [part, ...], "finish_reason", "usage"}`;
 with `stream`, one `output` event per piece of content as it is made, and then `end` or `error`. `audio_format` asks for
-encoded audio; streamed, the data of its pieces makes up one file.
+encoded audio; streamed, the data of its pieces makes up one file. A request that has not ended after `timeout` seconds
+fails (504); without it the model's own deadline holds.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class GenerateFields(BaseModel):
     stream: bool = False
     audio_format: str = ""
     request_id: str = ""
+    timeout: float = Field(default_factory=float, gt=0, allow_inf_nan=False)
 
     def given(self, name: str) -> bool:
         """Whether the body has that field."""
@@ -67,6 +69,7 @@ class _Generation:
     params: Mapping[str, Any]
     outputs: frozenset[str] | None
     audio_format: str
+    timeout: float | None
 
 
 def generate_routes(service: Service, settings: ServerSettings) -> APIRouter:
@@ -88,11 +91,12 @@ def generate_routes(service: Service, settings: ServerSettings) -> APIRouter:
                 generation.params,
                 outputs=generation.outputs,
                 request_id=log.request_id.get(),
+                timeout=generation.timeout,
             )
 
         if fields.stream:
-            return TicketResponse(submit, partial(_send_events, generation, settings.keepalive_s))
-        return TicketResponse(submit, partial(_send_json, generation))
+            return TicketResponse(submit, partial(_send_events, generation, settings.keepalive_s), settings.stall_s)
+        return TicketResponse(submit, partial(_send_json, generation), settings.stall_s)
 
     return router
 
@@ -112,6 +116,7 @@ def _checked(fields: GenerateFields, model: ServedModel) -> _Generation:
         params=fields.parameters,
         outputs=frozenset(fields.outputs) if fields.given("outputs") else None,
         audio_format=fields.audio_format,
+        timeout=fields.timeout if fields.given("timeout") else None,
     )
 
 

@@ -1,4 +1,8 @@
-"""The three ways a response is sent: whole, as a stream of bytes, as server-sent events."""
+"""The three ways a response is sent: whole, as a stream of bytes, as server-sent events.
+
+Bodies go out in slices, each only when the server's buffer has room again: so a client that reads slowly slows its own
+response down, and one that does not read at all is noticed (`impatient`).
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,33 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from mstar_core.errors import Cancelled, RequestError
-from mstar_core.server.errors import CutShort, error_body
+from mstar_core.server.errors import CutShort, Stalled, error_body
 
 Headers = Mapping[str, str]
 
 _logger = logging.getLogger(__name__)
 
+_SLICE = 16 * 2**10
+"""Bytes given to the server at once: what its buffer (64 KiB, asyncio's default) may be filled beyond its limit."""
+
 _COMMENT = b": keep-alive\n\n"
 """A line that clients skip (WHATWG HTML, section 9.2.6: lines that start with a colon)."""
+
+
+def impatient(send: Send, stall_s: float) -> Send:
+    """`send`, which raises `CutShort` when the client takes nothing of what was sent for `stall_s` seconds."""
+
+    async def send_in_time(message: Message) -> None:
+        try:
+            async with asyncio.timeout(stall_s):
+                await send(message)
+        except TimeoutError:
+            raise CutShort(Stalled(f"the client took nothing of its response for {stall_s:g} s")) from None
+
+    return send_in_time
 
 
 async def send_whole(send: Send, headers: Headers, body: bytes) -> None:
@@ -60,6 +80,8 @@ async def send_events(send: Send, events: AsyncGenerator[bytes, None], keepalive
                 await _body(send, piece)
         except RequestError as error:
             await _end_with(send, error)
+        except CutShort:
+            raise
         except Exception:
             _logger.exception("a stream of events failed unexpectedly")
             await _end_with(send, RequestError("internal error; the server's log tells more"))
@@ -100,4 +122,6 @@ async def _start(send: Send, headers: Headers) -> None:
 
 
 async def _body(send: Send, data: bytes, *, more: bool = True) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": more})
+    for first in range(0, max(len(data), 1), _SLICE):
+        last = first + _SLICE >= len(data)
+        await send({"type": "http.response.body", "body": data[first : first + _SLICE], "more_body": more or not last})

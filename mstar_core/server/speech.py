@@ -108,10 +108,10 @@ def speech_routes(service: Service, settings: ServerSettings) -> APIRouter:
             return service.submit(fields.model, content, speech.params, outputs=wanted, request_id=log.request_id.get())
 
         if speech.events:
-            return TicketResponse(submit, partial(_send_events, speech, settings.keepalive_s))
+            return TicketResponse(submit, partial(_send_events, speech, settings.keepalive_s), settings.stall_s)
         # A body without length ends, in HTTP/1.0, like one that was cut off: such clients get the whole.
         chunked = speech.stream and request.scope["http_version"] != "1.0"
-        return TicketResponse(submit, partial(_send_chunked if chunked else _send_whole, speech))
+        return TicketResponse(submit, partial(_send_chunked if chunked else _send_whole, speech), settings.stall_s)
 
     return router
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mstar_core.client.ticket import Ticket
+from mstar_core.server.replies import impatient
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -23,19 +24,20 @@ class TicketResponse(Response):
     """The response of a request that the service runs.
 
     `submit` makes the ticket (in a thread: processors work there); `answer` sends what comes of it. A `RequestError`
-    before the status line becomes an error response. The ticket is cancelled when the client leaves, at any time, and
-    when the answer ends early.
+    before the status line becomes an error response. The ticket is cancelled when the client leaves, at any time, when
+    it takes nothing of the response for `stall_s` seconds, and when the answer ends early.
     """
 
-    def __init__(self, submit: Callable[[], Ticket], answer: Answer) -> None:
+    def __init__(self, submit: Callable[[], Ticket], answer: Answer, stall_s: float) -> None:
         super().__init__()
         self._submit = submit
         self._answer = answer
+        self._stall_s = stall_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request to its end."""
         async with _running(self._submit, receive) as ticket:
-            await self._answer(ticket, send)
+            await self._answer(ticket, impatient(send, self._stall_s))
 
 
 @asynccontextmanager

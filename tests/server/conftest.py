@@ -50,14 +50,15 @@ class ScriptedService:
     running: dict[str, threading.Event] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
 
-    def submit(self, model, content, params, *, outputs=None, request_id=None):
+    def submit(self, model, content, params, *, outputs=None, request_id=None, timeout=None):
         checked = check_parameters(self.models[model].parameters, params)
         for part in content:
             if isinstance(part, Text) and part.text == "unspeakable":
                 raise InvalidRequest("'input' has nothing that can be spoken", param="input")
         if request_id in self.running:
             raise Conflict(f"a request with the id {request_id!r} is already being served", param="request_id")
-        self.seen.append({"model": model, "content": content, "params": checked, "outputs": outputs, "id": request_id})
+        asked = {"content": content, "params": checked, "outputs": outputs, "id": request_id, "timeout": timeout}
+        self.seen.append({"model": model, **asked})
         stop = self.running[request_id] = threading.Event()
         ticket = Ticket(request_id, PassThrough(), lambda: self._cancel(request_id))
         threading.Thread(target=self._play, args=(ticket, list(self.script), stop), daemon=True).start()

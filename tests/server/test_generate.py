@@ -7,6 +7,7 @@ import av
 import numpy as np
 import pytest
 
+from mstar_core.errors import DeadlineExceeded
 from mstar_core.media import encode_audio
 from mstar_core.spec.content import Audio, Image, Tensor, Text, Video
 
@@ -154,6 +155,26 @@ def test_model_gets_the_outputs_and_parameters_asked_for(http, service):
     assert service.seen[0]["params"] == {"temperature": 1.0, "seed": 0}
 
 
+@pytest.mark.parametrize(("given", "wanted"), [({}, None), ({"timeout": 2}, 2.0), ({"timeout": 0.25}, 0.25)])
+def test_timeout_reaches_the_service_in_seconds(http, service, given, wanted):
+    http.post("/generate", json=ASK | given)
+    assert service.seen[0]["timeout"] == wanted
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999"])
+def test_timeout_that_is_not_finite_is_refused(http, service, number):
+    body = json.dumps(ASK)[:-1] + f', "timeout": {number}}}'
+    answer = http.post("/generate", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert not service.seen
+
+
+def test_request_that_misses_its_deadline_is_504(http, service):
+    service.script = [DeadlineExceeded("the request has not ended within 2 s")]
+    answer = http.post("/generate", json=ASK | {"timeout": 2})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "told"),
     [
@@ -178,6 +199,11 @@ def test_model_gets_the_outputs_and_parameters_asked_for(http, service):
         ({"stream": 1}, "stream", "boolean"),
         ({"audio_format": "ogg"}, "audio_format", "wav, pcm"),
         ({"request_id": "a b"}, "request_id", "characters"),
+        ({"timeout": 0}, "timeout", "greater than 0"),
+        ({"timeout": -1.5}, "timeout", "greater than 0"),
+        ({"timeout": "5"}, "timeout", "number"),
+        ({"timeout": True}, "timeout", "number"),
+        ({"timeout": None}, "timeout", "number"),
     ],
 )
 def test_field_that_cannot_be_is_named(http, service, fields, param, told):

@@ -153,7 +153,7 @@ def test_settings_do_not_show_their_keys():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"port": -1}, {"port": 65536}, {"keepalive_s": 0}, {"drain_s": -1}, {"max_body_bytes": 0}]
+    "wrong", [{"port": -1}, {"port": 65536}, {"keepalive_s": 0}, {"stall_s": 0}, {"drain_s": -1}, {"max_body_bytes": 0}]
 )
 def test_settings_that_cannot_be_are_refused(wrong):
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
