@@ -1,7 +1,8 @@
 """Logging of the server and the CLI: one record a line, as text or JSON, each with the id of its request.
 
 Modules only take a logger (`logging.getLogger(__name__)`). A process's entry point calls `configure` once. `request_id`
-follows a request through its coroutines and the threads that `asyncio.to_thread` starts for it.
+follows a request through its coroutines and the threads that `asyncio.to_thread` starts for it; a loop that serves many
+requests says with `extra={"request": id}` which one a record is about.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class _TextFormatter(logging.Formatter):
     """`2026-01-31T12:00:00.123+00:00 INFO logger [request] message`, and a traceback below it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        owner = f" [{request_id.get()}]" if request_id.get() else ""
-        line = f"{_time(record)} {record.levelname} {record.name}{owner} {_one_line(record.getMessage())}"
+        owner = _owner(record)
+        name = f"{record.name} [{owner}]" if owner else record.name
+        line = f"{_time(record)} {record.levelname} {name} {_one_line(record.getMessage())}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -57,11 +59,16 @@ class _JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if owner := request_id.get():
+        if owner := _owner(record):
             fields["request_id"] = owner
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False)
+
+
+def _owner(record: logging.LogRecord) -> str | None:
+    owner: str | None = record.__dict__.get("request")
+    return owner or request_id.get()
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 
-from mstar_core.conductor.models import ServedModel
+from mstar_core.conductor.deadlines import Deadlines
+from mstar_core.conductor.models import READY, ServedModel
 from mstar_core.conductor.requests import Request, view_of
-from mstar_core.conductor.transitions import check_transition
-from mstar_core.errors import Cancelled, Conflict, NodeFailed, NotFound, RequestError, Unavailable
+from mstar_core.conductor.workers import SILENCE_S, SILENT, Workers
+from mstar_core.errors import Cancelled, Conflict, DeadlineExceeded, NodeFailed, NotFound, RequestError, Unavailable
 from mstar_core.spec.machine import Transition, WalkEnded
+from mstar_core.spec.transitions import check_transition
 from mstar_core.wire.mailbox import Mailbox
 from mstar_core.wire.messages import (
+    BEAT_S,
+    Address,
+    AskMetrics,
+    Beat,
     Cancel,
     Close,
     Closed,
@@ -23,7 +31,12 @@ from mstar_core.wire.messages import (
     ErrorInfo,
     FinishPartition,
     Message,
+    Metrics,
     Open,
+    PeerLost,
+    Register,
+    Released,
+    Sample,
     ServerState,
     StartWalk,
     Stop,
@@ -36,32 +49,52 @@ from mstar_core.wire.messages import (
 
 _log = logging.getLogger(__name__)
 
+RETRY_S = 1.0
+"""When a client should try again that was refused because a worker is missing."""
+
 
 class Conductor:
     """Owns the request table, the state machines and admission.
 
-    `frontends` are told when the server's state changes.
+    `frontends` are told when the server's state changes. `workers` are live already: they served a Conductor before
+    this one, and are told to forget what they hold. Keys of requests start at `first_key`, beyond those of earlier
+    Conductors.
     """
 
-    def __init__(self, mailbox: Mailbox, models: Mapping[str, ServedModel], frontends: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        models: Mapping[str, ServedModel],
+        frontends: tuple[Address, ...],
+        *,
+        workers: Mapping[str, Address] | None = None,
+        first_key: int = 1,
+    ) -> None:
         self._mailbox = mailbox
         self._models = models
         self._frontends = frontends
-        self._endpoints: dict[str, str] = {}
+        self._predecessors = workers or {}
+        self._workers = Workers.of(name for model in models.values() for name in model.layout.workers())
+        self._deadlines = Deadlines()
         self._by_id: dict[str, Request] = {}
         self._by_key: dict[int, Request] = {}
-        self._keys = itertools.count(1)
+        self._first_key = first_key
+        self._keys = itertools.count(first_key)
+        self._ends: Counter[tuple[str, str]] = Counter()
         self._stopping = False
 
     def run(self) -> None:
         """Serve until `Stop` arrives, then stop the workers."""
         try:
+            for address in self._predecessors.values():
+                self._mailbox.send(address, Register(self._mailbox.address, self._first_key))
             while not self._stopping:
-                for message in self._mailbox.receive(None):
+                for message in self._mailbox.receive(self._patience()):
                     self._handle(message)
+                self._look_at_the_clock()
         finally:
-            for endpoint in self._endpoints.values():
-                self._mailbox.send(endpoint, Stop())
+            for _, address in self._workers.up():
+                self._mailbox.send(address, Stop())
             self._mailbox.close()
 
     def _handle(self, message: Message) -> None:
@@ -73,15 +106,19 @@ class Conductor:
             case Submit():
                 self._submit(message)
             case Closed():
-                self._closed(self._by_key.pop(message.key))
+                self._closed(self._by_key[message.key], message.worker)
             case WalkFailed():
                 self._end(self._by_key[message.key], "failed", message.error.rebuild())
             case Cancel():
                 self._cancel(message)
+            case Beat():
+                self._heard(message.worker)
             case WorkerReady():
                 self._worker_ready(message)
             case WorkerFailed():
                 self._worker_failed(message)
+            case AskMetrics():
+                self._mailbox.send(message.reply_to, Metrics(message.number, "conductor", list(self._samples())))
             case Stop():
                 self._stopping = True
             case _:
@@ -91,9 +128,12 @@ class Conductor:
         try:
             request = self._checked(submit)
         except RequestError as error:
+            self._ends[submit.model if submit.model in self._models else "", error.code] += 1
             self._mailbox.send(submit.frontend, Ended(submit.ticket, "failed", 0, {}, ErrorInfo.of(error)))
+            self._mailbox.send(submit.frontend, Released(submit.ticket))
             return
         self._by_id[submit.request] = request
+        self._deadlines.add(request)
         self._models[submit.model].queue.append(request)
         self._admit(self._models[submit.model])
 
@@ -104,14 +144,15 @@ class Conductor:
         model = self._models.get(submit.model)
         if model is None:
             raise NotFound(f"no model {submit.model!r} is served here", param="model")
-        if not model.ready:
-            raise Unavailable(f"model {submit.model!r} is not ready: {model.reason}", retry_after=1.0)
+        if model.state != READY:
+            raise Unavailable(f"model {submit.model!r} is not ready: {model.state}", retry_after=RETRY_S)
         view = view_of(submit)
         try:
             demand = model.spec.machine.demand(view)
         except Exception as error:  # isolation boundary: a plugin's state machine
             raise _machine_error(submit, error) from error
-        request = Request(submit, demand, view)
+        seconds = model.limits.deadline if submit.timeout is None else submit.timeout
+        request = Request(submit, demand, view, None if seconds is None else time.monotonic() + seconds)
         model.refuse_impossible(request)
         model.refuse_overflow()
         return request
@@ -124,7 +165,7 @@ class Conductor:
 
     def _admit(self, model: ServedModel) -> None:
         """Start waiting requests, first come first served, while there is room."""
-        while model.queue and model.has_room:
+        while model.queue and model.has_room and model.state == READY:
             request = model.queue.popleft()
             request.admitted = True
             model.admitted += 1
@@ -133,7 +174,10 @@ class Conductor:
     def _start(self, request: Request, model: ServedModel) -> None:
         submit = request.submit
         request.key = next(self._keys)
+        request.route = self._workers.route(model.layout)
         self._by_key[request.key] = request
+        addresses = [address for name in request.route if (address := self._workers.address(name)) is not None]
+        assert len(addresses) == len(request.route), "a model that is ready has a worker for every group"
         opened = Open(
             request.key,
             submit.request,
@@ -144,8 +188,12 @@ class Conductor:
             submit.outputs,
             submit.frontend,
             submit.ticket,
+            addresses,
         )
-        self._send_to_worker(model, opened)
+        for name, address in dict(zip(request.route, addresses, strict=True)).items():
+            request.open_on.add(name)
+            self._workers.by_name[name].load += 1
+            self._mailbox.send(address, opened)
         self._follow(request, model, lambda: model.spec.machine.start(request.view))
 
     def _walk_done(self, done: WalkDone) -> None:
@@ -163,18 +211,22 @@ class Conductor:
         """Ask the state machine, and do what it says."""
         try:
             transition = ask()
-            check_transition(transition, request, model.spec)
+            check_transition(transition, request.view, request.walks, model.spec)
         except Exception as error:  # isolation boundary: a plugin's state machine
             self._end(request, "failed", _machine_error(request.submit, error))
             return
         request.state = transition.state
         for start in transition.start:
             request.walks.add(start.walk)
-            self._send_to_worker(model, StartWalk(request.key, start.walk, dict(start.take)))
+            partition = model.spec.walk(start.walk).partition
+            self._send_home(request, model, partition, StartWalk(request.key, start.walk, dict(start.take)))
         for partition in transition.finish:
-            self._send_to_worker(model, FinishPartition(request.key, partition))
+            self._send_home(request, model, partition, FinishPartition(request.key, partition))
         if transition.end is not None:
             self._end(request, transition.end)
+
+    def _send_home(self, request: Request, model: ServedModel, partition: str, message: Message) -> None:
+        self._send_to_worker(request.route[model.layout.home_of[partition]], message)
 
     def _end(self, request: Request, reason: str, error: RequestError | None = None) -> None:
         """Send the one terminal event, and have everything freed."""
@@ -183,49 +235,123 @@ class Conductor:
         request.ended = True
         submit, model = request.submit, self._models[request.submit.model]
         del self._by_id[submit.request]
+        self._ends[model.name, error.code if error else reason] += 1
         info = ErrorInfo.of(error) if error else None
         self._mailbox.send(submit.frontend, Ended(submit.ticket, reason, request.emitted, dict(request.tokens), info))
-        if request.admitted:
-            self._send_to_worker(model, Close(request.key))
-        else:
+        if not request.admitted:
             model.queue.remove(request)
+            self._mailbox.send(submit.frontend, Released(submit.ticket))
+            return
+        for name in request.open_on:
+            self._send_to_worker(name, Close(request.key))
+        self._let_go_if_free(request)
 
-    def _closed(self, request: Request) -> None:
-        model = self._models[request.submit.model]
-        model.admitted -= 1
-        self._admit(model)
+    def _closed(self, request: Request, worker: str) -> None:
+        """A worker holds nothing of the request any more, or is gone."""
+        if worker in request.open_on:
+            request.open_on.discard(worker)
+            self._workers.by_name[worker].load -= 1
+            self._let_go_if_free(request)
+
+    def _let_go_if_free(self, request: Request) -> None:
+        """Make room for the next request once no worker holds this one."""
+        if request.ended and not request.open_on:
+            del self._by_key[request.key]
+            self._mailbox.send(request.submit.frontend, Released(request.submit.ticket))
+            model = self._models[request.submit.model]
+            model.admitted -= 1
+            self._admit(model)
+
+    def _heard(self, name: str) -> None:
+        """A worker's loop turns. One that was given up is asked to begin anew."""
+        worker = self._workers.by_name.get(name)
+        if worker is None:
+            return
+        worker.heard = time.monotonic()
+        if not worker.up and worker.address is not None:
+            self._mailbox.send(worker.address, Register(self._mailbox.address, self._first_key))
 
     def _worker_ready(self, ready: WorkerReady) -> None:
-        self._endpoints[ready.worker] = ready.endpoint
-        for name in ready.nodes:
-            model = self._models[name]
-            model.worker, model.ready, model.reason = ready.worker, True, "ready"
-            model.capacity = ready.capacity.get(name, {})
+        known = self._workers.by_name.get(ready.worker)
+        if known is not None and known.up:
+            self._lose(ready.worker, "it was started anew")
+        self._workers.ready(ready)
         self._announce()
+        for model in self._models.values():
+            self._admit(model)
 
     def _worker_failed(self, failed: WorkerFailed) -> None:
-        """A worker is gone: its models are down, and their requests end now; nothing is left there to free."""
-        self._endpoints.pop(failed.worker, None)
-        lost = [name for name, model in self._models.items() if model.worker in ("", failed.worker)]
-        for name in lost:
-            self._models[name].ready, self._models[name].reason = False, failed.reason
-        for request in [each for each in self._by_id.values() if each.submit.model in lost]:
-            self._end(request, "failed", Unavailable(f"worker {failed.worker!r} failed: {failed.reason}"))
-        self._by_key = {key: each for key, each in self._by_key.items() if each.submit.model not in lost}
-        for name in lost:
-            self._models[name].admitted = 0
+        self._lose(failed.worker, f"restarting after: {failed.reason}" if failed.restarting else failed.reason)
+        if failed.restarting:
+            self._workers.by_name[failed.worker].address = None
         self._announce()
 
-    def _announce(self) -> None:
-        states = {name: model.reason for name, model in self._models.items()}
-        ready = all(model.ready for model in self._models.values())
-        for frontend in self._frontends:
-            self._mailbox.send(frontend, ServerState(ready, states))
+    def _lose(self, name: str, reason: str) -> None:
+        """A worker is gone: its requests end now; nothing is left there to free."""
+        worker = self._workers.by_name[name]
+        address, worker.state = worker.address, reason
+        self._judge_models()
+        if address is not None:
+            self._mailbox.disconnect(address)
+            for _, other in self._workers.up():
+                self._mailbox.send(other, PeerLost(address))
+        error = Unavailable(f"worker {name!r} failed: {reason}", retry_after=RETRY_S)
+        for request in list(self._by_key.values()):
+            if name in request.open_on:
+                self._end(request, "failed", error)
+                self._closed(request, name)
+        for model in self._models.values():
+            if model.state != READY:
+                for request in list(model.queue):
+                    self._end(
+                        request, "failed", Unavailable(f"model {model.name!r}: {model.state}", retry_after=RETRY_S)
+                    )
 
-    def _send_to_worker(self, model: ServedModel, message: Message) -> None:
-        endpoint = self._endpoints.get(model.worker)
-        if endpoint is not None:
-            self._mailbox.send(endpoint, message)
+    def _judge_models(self) -> None:
+        for model in self._models.values():
+            model.state = self._workers.missing(model.layout) or READY
+            model.capacity = self._workers.capacity(model.name)
+
+    def _announce(self) -> None:
+        self._judge_models()
+        states = {name: model.state for name, model in self._models.items()}
+        ready = all(model.state == READY for model in self._models.values())
+        for frontend in self._frontends:
+            self._mailbox.send(frontend, ServerState(ready, states, dict(self._workers.states())))
+
+    def _look_at_the_clock(self) -> None:
+        for request in self._deadlines.due():
+            seconds = request.submit.timeout or self._models[request.submit.model].limits.deadline
+            self._end(request, "failed", DeadlineExceeded(f"the request did not end within {seconds:g} s"))
+        for name in self._workers.silent():
+            _log.error("worker %r has not been heard of for %g s", name, SILENCE_S)
+            self._lose(name, f"{SILENT} for {SILENCE_S:g} s")
+            self._announce()
+
+    def _patience(self) -> float:
+        """How long to wait for a message: until the next deadline, or until a beat should have come."""
+        deadline = self._deadlines.next()
+        return 2 * BEAT_S if deadline is None else min(deadline, 2 * BEAT_S)
+
+    def _send_to_worker(self, name: str, message: Message) -> None:
+        address = self._workers.address(name)
+        if address is not None:
+            self._mailbox.send(address, message)
+
+    def _samples(self) -> Iterator[Sample]:
+        for model in self._models.values():
+            labels = {"model": model.name}
+            yield Sample("mstar_requests_running", "gauge", "Requests that were admitted.", labels, model.admitted)
+            yield Sample("mstar_requests_waiting", "gauge", "Requests in the queue.", labels, len(model.queue))
+            yield Sample("mstar_model_ready", "gauge", "Whether it can be asked.", labels, model.state == READY)
+        for (name, reason), count in self._ends.items():
+            labels = {"model": name, "reason": reason}
+            yield Sample("mstar_conductor_ended", "counter", "Requests by model and outcome.", labels, count)
+        for worker in self._workers.by_name.values():
+            labels = {"worker": worker.name}
+            yield Sample("mstar_worker_up", "gauge", "Whether requests are sent to it.", labels, worker.up)
+            yield Sample("mstar_worker_load", "gauge", "Requests that it was given and holds.", labels, worker.load)
+        yield Sample("mstar_outbox", "gauge", "Messages that wait.", {"party": "conductor"}, self._mailbox.waiting)
 
 
 def _machine_error(submit: Submit, error: Exception) -> NodeFailed:

@@ -13,17 +13,21 @@ from mstar_core.wire.messages import Submit
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request from `Submit` to its one terminal event, and on until its worker has freed it.
+    """A request from `Submit` to its one terminal event, and on until its workers have freed it.
 
     `state` is the state machine's; `walks` are the walks running now; `ended` says that the terminal event was sent.
+    `route` names the worker of each group of its model's layout; `open_on` are the workers that still hold it.
     """
 
     submit: Submit
     demand: Mapping[str, int]
     view: RequestView
+    deadline: float | None
     key: int = 0
     state: Any = None
     walks: set[str] = field(default_factory=set)
+    route: tuple[str, ...] = ()
+    open_on: set[str] = field(default_factory=set)
     emitted: int = 0
     tokens: Counter[str] = field(default_factory=Counter)
     admitted: bool = False

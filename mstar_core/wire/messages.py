@@ -117,9 +117,13 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Register(msgspec.Struct, frozen=True, tag="register"):
-    """From a Conductor that knows nothing of this worker: free every request, and answer `WorkerReady` again."""
+    """From a Conductor that knows nothing of this worker: free every request, and answer `WorkerReady` again.
+
+    Its requests have keys from `first_key` on; what comes of others is a dead Conductor's.
+    """
 
     conductor: Address
+    first_key: int
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
@@ -193,6 +197,10 @@ class WorkerFailed(msgspec.Struct, frozen=True, tag="worker_failed"):
     worker: str
     reason: str
     restarting: bool = False
+
+
+BEAT_S = 1.0
+"""How often a worker says that its loop turns, in seconds."""
 
 
 class Beat(msgspec.Struct, frozen=True, tag="beat"):

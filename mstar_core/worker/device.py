@@ -45,9 +45,10 @@ class DeviceThread:
     @torch.inference_mode()
     def _run(self) -> None:
         while (flight := self._waiting.get()) is not None:
+            flight.started = time.time()
             started = time.perf_counter()
             try:
-                flight.queue.engine.run(flight.batch)
+                flight.engine.run(flight.batch)
             except Exception as error:  # isolation boundary: a node's code; the loop blames the requests at fault
                 flight.error = error
             flight.seconds = time.perf_counter() - started

@@ -1,8 +1,8 @@
-"""From specifications to a running worker: load nodes, build engines, report ready, serve."""
+"""From specifications to a running worker: load the nodes that are placed here, build engines, report ready, serve."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +11,13 @@ import torch
 from mstar_core.engines.base import BatchLimits, Engine, EngineSettings, NodeContext
 from mstar_core.engines.build import build_engine
 from mstar_core.spec.graph import Node
+from mstar_core.spec.layout import layout_of
 from mstar_core.spec.model import ModelSpec
-from mstar_core.spec.placement import Placement
+from mstar_core.spec.placement import NodeGroup, Placement
+from mstar_core.wire.exchange import Exchange
 from mstar_core.wire.mailbox import Mailbox
-from mstar_core.wire.messages import WorkerReady
-from mstar_core.wire.store import LocalStore
+from mstar_core.wire.messages import Address, WorkerReady
+from mstar_core.worker.memory import resident_bytes
 from mstar_core.worker.models import LoadedModel
 from mstar_core.worker.program import compile_model
 from mstar_core.worker.worker import Worker
@@ -33,24 +35,46 @@ class ModelSource:
 def run_worker(
     name: str,
     mailbox: Mailbox,
-    conductor: str,
+    conductor: Address,
     sources: Sequence[ModelSource],
     placement: Placement,
-    tensors: LocalStore,
-    on_worker: Callable[[Worker], None],
+    exchange: Exchange,
+    *,
+    frontends: tuple[Address, ...] = (),
+    trace: bool = False,
 ) -> None:
-    """Load every model, tell the Conductor, and serve until told to stop. Runs on the worker's loop thread."""
+    """Load what is placed on this worker, tell the Conductor, and serve until told to stop.
+
+    Runs on the worker's loop thread. Raises whatever keeps a node from being loaded.
+    """
     place = placement.workers[name]
     if place.threads:
         torch.set_num_threads(place.threads)
     device = device_of(place.device)
-    models = {source.spec.card.name: load_model(source, placement, device) for source in sources}
-    worker = Worker(name, mailbox, conductor, models, tensors, run_ahead=placement.run_ahead)
-    on_worker(worker)
-    nodes = {model: list(loaded.engines) for model, loaded in models.items()}
-    capacity = {model: loaded.capacity() for model, loaded in models.items()}
-    mailbox.send(conductor, WorkerReady(name, mailbox.endpoint, nodes, capacity))
-    worker.run()
+    models = {source.spec.card.name: load_model(source, placement, name, device) for source in sources}
+    models = {model: loaded for model, loaded in models.items() if loaded.engines}
+
+    def describe() -> WorkerReady:
+        return WorkerReady(
+            worker=name,
+            address=mailbox.address,
+            nodes={model: list(loaded.engines) for model, loaded in models.items()},
+            capacity={model: loaded.capacity() for model, loaded in models.items()},
+            device=str(device),
+            device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
+            host_bytes=resident_bytes(),
+        )
+
+    Worker(
+        name,
+        mailbox,
+        conductor,
+        models,
+        exchange,
+        describe,
+        run_ahead=placement.run_ahead,
+        trace_to=frontends[0] if trace and frontends else None,
+    ).run()
 
 
 def device_of(name: str) -> torch.device:
@@ -60,22 +84,23 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def load_model(source: ModelSource, placement: Placement, device: torch.device) -> LoadedModel:
-    """Resolve every node's factory, load its weights, and put it on its engine."""
-    spec = source.spec
-    engines = {node.name: _load_node(node, source, placement, device) for node in spec.nodes}
-    limits = {
-        node.name: BatchLimits(
-            requests=placement.group(spec.card.name, node.name).batch.requests,
-            tokens=placement.group(spec.card.name, node.name).batch.tokens,
-        )
-        for node in spec.nodes
+def load_model(source: ModelSource, placement: Placement, worker: str, device: torch.device) -> LoadedModel:
+    """Resolve the factory of every node that is placed on this worker, load its weights, and put it on its engine."""
+    layout = layout_of(source.spec, placement)
+    groups = layout.nodes_on(worker)
+    engines = {
+        node.name: _load_node(node, source, placement, groups[node.name], device)
+        for node in source.spec.nodes
+        if node.name in groups
     }
-    return LoadedModel(compile_model(spec), engines, limits, placement.model(spec.card.name).weight)
+    limits = {
+        node: BatchLimits(requests=group.batch.requests, tokens=group.batch.tokens) for node, group in groups.items()
+    }
+    weight = placement.model(source.spec.card.name).weight
+    return LoadedModel(compile_model(source.spec), layout, engines, limits, weight)
 
 
-def _load_node(node: Node, source: ModelSource, placement: Placement, device: torch.device) -> Engine:
-    group = placement.group(source.spec.card.name, node.name)
+def _load_node(node: Node, source: ModelSource, placement: Placement, group: NodeGroup, device: torch.device) -> Engine:
     dtype = getattr(torch, source.spec.config.dtype if group.dtype == "auto" else group.dtype)
     context = NodeContext(
         node=node, config=source.spec.config.values, checkpoint=source.checkpoint, device=device, dtype=dtype

@@ -109,13 +109,14 @@ Op: TypeAlias = "RunOp | EmitOp | ForkOp | JoinOp | LoopStart | LoopEnd | EndOp"
 
 @dataclass(slots=True, eq=False)
 class Program:
-    """One walk: its operations (entry at 0), how many counters a request needs, and what it reports."""
+    """One walk: its operations (entry at 0), how many counters a request needs, what it reports, whether it emits."""
 
     walk: str
     partition: str
     ops: list[Op]
     counters: int
     reports: tuple[tuple[str, int], ...]
+    emits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,8 @@ class _Compiler:
         self._ops.append(EndOp())
         _mark_run_ahead(self._ops)
         reports = tuple((name, self._slot(name)) for name in self._walk.reports)
-        return Program(self._walk.name, self._walk.partition, self._ops, self._counters, reports)
+        emits = any(isinstance(op, EmitOp) for op in self._ops)
+        return Program(self._walk.name, self._walk.partition, self._ops, self._counters, reports, emits)
 
     def _element(self, element: Element) -> None:
         """Append an element's operations; each ends by going on to the operation behind it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mstar_core.engines.base import Row
 from mstar_core.worker.models import Flight, ReadyQueue
-from mstar_core.worker.walks import Task, rounds_left
+from mstar_core.worker.walks import Task, WalkRun, rounds_left
 
 
 class Scheduler:
@@ -51,7 +51,7 @@ class Scheduler:
             if task in taken:
                 _start_ahead(task, before)
         _take(queue, taken.difference(ahead))
-        flight = Flight(queue, batch)
+        flight = Flight(queue.engine, batch, queue)
         queue.in_flight.append(flight)
         return flight
 
@@ -86,17 +86,21 @@ def _next_rounds(flight: Flight, queue: ReadyQueue) -> dict[Task, Task]:
 
 def _may_run_ahead(task: Task, queue: ReadyQueue) -> bool:
     op, run = task.op, task.run
-    if op.ahead is None or task.void or task.solo or run.request.closing or rounds_left(run, op.ahead) < 1:
+    if op.ahead is None or task.void or task.solo or run.request.closing:
+        return False
+    assert isinstance(run, WalkRun), "only a loop's home knows its next round"
+    if rounds_left(run, op.ahead) < 1 or (run.program.emits and not run.request.outlet.room()):
         return False
     made = {slot: port for port, slot in op.outputs}
     if any(slot in made and made[slot] not in queue.engine.run_ahead for _, slot in op.inputs):
         return False
-    return all(run.request.streams[edge].room() for _, edge in op.pushes)
+    return all(run.request.producing(edge).room() for _, edge in op.pushes)
 
 
 def _next_round(task: Task, flight: Flight, index: int) -> Task:
     """The call that follows `task`: what it carries over are rows of the batch in flight."""
     op, run = task.op, task.run
+    assert isinstance(run, WalkRun)
     made = {slot: port for port, slot in op.outputs}
     inputs = {
         port: Row(flight.batch.output, made[slot], index) if slot in made else run.slots[slot]
@@ -110,7 +114,7 @@ def _start_ahead(task: Task, before: Task) -> None:
     task.request.runs += 1
     task.run.request.in_flight += 1
     for _, edge in task.op.pushes:
-        task.run.request.streams[edge].reserve()
+        task.run.request.producing(edge).reserve()
 
 
 def _take(queue: ReadyQueue, taken: set[Task]) -> None:

@@ -1,4 +1,4 @@
-"""One request's way through a compiled program: slots, counters, and the step from one operation to the next."""
+"""A walk's way through its compiled program: slots, counters, and the step from one operation to the next."""
 
 from __future__ import annotations
 
@@ -6,70 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mstar_core.engines.base import Call, NodeRequest
-from mstar_core.errors import InvalidRequest, NodeFailed
-from mstar_core.spec.graph import Count
+from mstar_core.engines.base import Call
+from mstar_core.errors import NodeFailed
 from mstar_core.spec.machine import AT_MOST, DONE, UNTIL
 from mstar_core.worker.program import EmitOp, ForkOp, JoinOp, LoopEnd, LoopStart, Program, RunOp
-from mstar_core.worker.streams import Stream
 
 if TYPE_CHECKING:
-    from mstar_core.wire.messages import Open
-    from mstar_core.worker.models import LoadedModel
-
-_UNBOUNDED = 2**62
-"""The bound of a loop that only its stream ends."""
-
-
-class RequestRun:
-    """One request on this worker, from `Open` to `Closed`.
-
-    `opened` are the nodes that hold it. Nothing starts for a request that is `closing`.
-    """
-
-    __slots__ = (
-        "closing",
-        "frontend",
-        "id",
-        "in_flight",
-        "inputs",
-        "key",
-        "model",
-        "nodes",
-        "opened",
-        "outputs",
-        "params",
-        "slots",
-        "streams",
-        "ticket",
-    )
-
-    def __init__(self, message: Open, model: LoadedModel, inputs: Mapping[str, list[Any]]) -> None:
-        self.key = message.key
-        self.id = message.request
-        self.model = model
-        self.params = message.params
-        self.inputs = inputs
-        self.outputs = frozenset(message.outputs)
-        self.frontend = message.frontend
-        self.ticket = message.ticket
-        self.nodes = {node: NodeRequest(message.key, message.params, message.seed) for node in model.engines}
-        self.slots = {partition: [None] * count for partition, count in model.compiled.slots.items()}
-        self.streams = [Stream(edge) for edge in model.spec.edges]
-        self.in_flight = 0
-        self.closing = False
-        self.opened: list[str] = []
-
-    def count(self, times: Count | None) -> int:
-        """A loop's bound for this request."""
-        if times is None:
-            return _UNBOUNDED
-        if isinstance(times, int):
-            return times
-        given = self.params[times.name]
-        if given is None:
-            raise InvalidRequest(f"{times.name!r} must be given: it says how often a loop runs", param=times.name)
-        return int(given) + times.offset
+    from mstar_core.wire.messages import Address
+    from mstar_core.worker.requests import RequestRun
 
 
 class WalkRun:
@@ -88,15 +32,24 @@ class WalkRun:
         self.resume = -1
 
 
+@dataclass(slots=True, eq=False)
+class ForeignRun:
+    """One run of a node for a walk that another worker, `home`, walks and knows by `number`."""
+
+    request: RequestRun
+    home: Address
+    number: int
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Task(Call):
-    """A call on its way: which walk and operation it belongs to, and the run started ahead on its outputs, if any.
+    """A call on its way: whose run and which operation it is, and the run started ahead on its outputs, if any.
 
     A `void` task has no effect: its loop ended before it. A `solo` task runs in a batch of its own, since a batch
     that it was in has failed.
     """
 
-    run: WalkRun
+    run: WalkRun | ForeignRun
     op: RunOp
     ahead: Task | None = None
     void: bool = False
@@ -119,22 +72,23 @@ class Host(Protocol):
         ...
 
 
-def store(task: Task, outputs: Mapping[str, Any]) -> None:
+def store(run: WalkRun, task: Task, outputs: Mapping[str, Any]) -> None:
     """Put a run's outputs where its walk and its streams expect them.
 
     A sparse output that is missing empties its slot. Raises `NodeFailed` when one is missing that must not be.
     """
-    run, op = task.run, task.op
+    op = task.op
     for port, slot in op.outputs:
         value = outputs.get(port)
         if value is None and port not in op.sparse:
             raise NodeFailed(f"node {op.node!r} gave no output {port!r} in walk {task.walk!r}")
         run.slots[slot] = value
     for port, edge in op.pushes:
+        stream = run.request.producing(edge)
         if outputs.get(port) is None:
-            run.request.streams[edge].release()
+            stream.release()
         else:
-            run.request.streams[edge].push(outputs[port])
+            stream.push(outputs[port])
     run.tokens += task.tokens
 
 
@@ -202,7 +156,7 @@ def _round(run: WalkRun, op: LoopEnd) -> int:
         run.slots[gathered].append(run.slots[slot])
     run.counters[op.counter] += 1
     stopped = (op.until >= 0 and run.slots[op.until]) or (
-        op.until_edge >= 0 and run.request.streams[op.until_edge].ended
+        op.until_edge >= 0 and run.request.consuming(op.until_edge).ended
     )
     if not stopped and run.counters[op.counter] < run.counters[op.bound]:
         return op.body
