@@ -8,12 +8,16 @@ from types import SimpleNamespace
 import pytest
 import zmq
 
+from mstar_core.conductor import workers as workers_module
 from mstar_core.conductor.conductor import Conductor
-from mstar_core.conductor.models import ServedModel
-from mstar_core.spec.graph import Run, Walk
+from mstar_core.conductor.models import served_models
+from mstar_core.spec.graph import Node, Run, Walk
 from mstar_core.spec.machine import Start, Transition
+from mstar_core.spec.model import ModelSpec
+from mstar_core.spec.placement import Placement
 from mstar_core.wire.mailbox import Mailbox
 from mstar_core.wire.messages import (
+    Beat,
     Cancel,
     Close,
     Closed,
@@ -21,6 +25,9 @@ from mstar_core.wire.messages import (
     ErrorInfo,
     FinishPartition,
     Open,
+    PeerLost,
+    Register,
+    Released,
     ServerState,
     StartWalk,
     Stop,
@@ -59,23 +66,42 @@ def told(answer):
     return answer
 
 
-class Stage:
-    """The Conductor, and the mailboxes of the parties that the test plays."""
+PARTITIONS = ("walk", "other")
+"""Two walks, each in a partition of its own name, each running the node of its own name."""
 
-    def __init__(self, context, machine, running=2, waiting=2):
-        walks = tuple(Walk(name=name, partition=name, body=Run("node")) for name in ("walk", "other"))
-        partitions = tuple(walk.partition for walk in walks)
+NODES = tuple(Node(name=name, engine="stateless", inputs=(), outputs=(), factory="none") for name in PARTITIONS)
+
+
+class Stage:
+    """The Conductor, and the mailboxes of the parties that the test plays: a frontend, and a worker by each name that
+    the placement has."""
+
+    def __init__(self, context, machine, placement=None, **limits):
+        walks = tuple(Walk(name=name, partition=name, body=Run(name)) for name in PARTITIONS)
         card = SimpleNamespace(name="model")
-        spec = SimpleNamespace(card=card, walks=walks, partitions=partitions, machine=machine)
-        self.frontend, self.worker = Mailbox(context, "inproc://frontend"), Mailbox(context, "inproc://worker")
+        spec = ModelSpec(card=card, config=None, nodes=NODES, walks=walks, edges=(), inputs=(), machine=machine)
+        fields = {"models": {"model": {"running": 2, "waiting": 2, **limits}}, **(placement or {})}
+        placed = Placement.model_validate(fields)
+        self.frontend = Mailbox(context, "inproc://frontend")
+        self.workers = {name: Mailbox(context, f"inproc://{name}") for name in placed.workers}
+        self.worker = next(iter(self.workers.values()))
+        self.released = []
+        self.context = context
         mailbox = Mailbox(context, "inproc://conductor")
-        models = {"model": ServedModel(spec, running, waiting)}
-        self._conductor = Conductor(mailbox, models, (self.frontend.endpoint,))
+        self._conductor = Conductor(mailbox, served_models([spec], placed), (self.frontend.address,))
         self._waker = mailbox.waker()
         self._thread = threading.Thread(target=self._conductor.run)
         self._thread.start()
-        self.tell(WorkerReady("main", self.worker.endpoint, {"model": ["node"]}, {"model": {"node": 100}}))
-        assert self.heard() == ServerState(True, {"model": "ready"})
+        for name in self.workers:
+            self.tell(self.ready(name))
+            self.state = self.heard()
+        assert (self.state.ready, self.state.models) == (True, {"model": "ready"})
+
+    def ready(self, name="main", capacity=100):
+        """A worker's report."""
+        return WorkerReady(
+            name, self.workers[name].address, {"model": ["walk"]}, {"model": {"walk": capacity}}, "cpu", 0, 1
+        )
 
     def tell(self, *messages):
         for message in messages:
@@ -83,19 +109,20 @@ class Stage:
 
     def submit(self, *numbers, model="model", **inputs):
         for number in numbers:
-            self.tell(Submit(f"r{number}", model, {}, 0, inputs, ["text"], self.frontend.endpoint, number))
+            self.tell(Submit(f"r{number}", model, {}, 0, inputs, ["text"], self.frontend.address, number))
 
     def cancel(self, number, request=None):
-        self.tell(Cancel(request or f"r{number}", self.frontend.endpoint, number))
+        self.tell(Cancel(request or f"r{number}", self.frontend.address, number))
 
-    def heard(self) -> Ended:
-        """The next message to the frontend."""
-        (message,) = self._next(self.frontend, 1)
+    def heard(self) -> Ended | ServerState:
+        """The next message to the frontend, but for those that say that inputs are read no more."""
+        while isinstance(message := self._next(self.frontend, 1)[0], Released):
+            self.released.append(message.ticket)
         return message
 
-    def ordered(self, count) -> list:
-        """The next messages to the worker."""
-        return self._next(self.worker, count)
+    def ordered(self, count, worker=None) -> list:
+        """The next messages to a worker."""
+        return self._next(self.workers[worker] if worker else self.worker, count)
 
     def opened(self, count) -> dict[int, int]:
         """Ticket to key of the next requests that are opened and started."""
@@ -107,15 +134,19 @@ class Stage:
         """Nothing more was said: a refused request, answered in order, tells that all before it was handled."""
         self.submit(99, model="marker")
         assert self.heard().ticket == 99
-        return self.worker.receive(0) == [] and self.frontend.receive(0) == []
+        rest = self.frontend.receive(0)
+        self.released += [message.ticket for message in rest if isinstance(message, Released)]
+        return all(isinstance(message, Released) for message in rest) and all(
+            worker.receive(0) == [] for worker in self.workers.values()
+        )
 
     def close(self):
         self.tell(Stop())
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         self._waker.close()
-        self.frontend.close()
-        self.worker.close()
+        for mailbox in (self.frontend, *self.workers.values()):
+            mailbox.close()
 
     def _next(self, box, count):
         pending = self.__dict__.setdefault(f"_pending_{id(box)}", [])
@@ -195,13 +226,13 @@ def test_a_full_queue_refuses_with_a_time_to_come_back(stage):
 
 
 def test_a_demand_beyond_the_whole_pool_is_refused_and_one_that_fits_is_not(stage):
-    machine = Machine(needs={"node": 101})
+    machine = Machine(needs={"walk": 101})
     stage = stage(machine)
     stage.submit(1)
     ended = stage.heard()
     assert ended.error.code == "invalid_request"
-    assert "101 KV tokens in node 'node'" in ended.error.message
-    machine.needs = {"node": 100}
+    assert "101 KV tokens in node 'walk'" in ended.error.message
+    machine.needs = {"walk": 100}
     stage.submit(2)
     assert list(stage.opened(1)) == [2]
 
@@ -239,7 +270,7 @@ def test_a_late_cancellation_does_not_hit_the_next_request_of_that_id(stage):
     stage.tell(done(key))
     assert stage.heard().ticket == 1
     assert stage.ordered(1) == [Close(key)]
-    stage.tell(Submit("r1", "model", {}, 0, {}, ["text"], stage.frontend.endpoint, 2))
+    stage.tell(Submit("r1", "model", {}, 0, {}, ["text"], stage.frontend.address, 2))
     stage.cancel(1, request="r1")
     assert list(stage.opened(1)) == [2]
     assert stage.quiet()
@@ -249,12 +280,12 @@ def test_two_running_requests_cannot_share_an_id(stage):
     stage = stage()
     stage.submit(1)
     stage.opened(1)
-    stage.tell(Submit("r1", "model", {}, 0, {}, ["text"], stage.frontend.endpoint, 2))
+    stage.tell(Submit("r1", "model", {}, 0, {}, ["text"], stage.frontend.address, 2))
     ended = stage.heard()
     assert (ended.ticket, ended.error.code) == (2, "conflict")
 
 
-IMAGE = TensorRef("uint8", (1,), "local", 1)
+IMAGE = TensorRef("uint8", (1,), b"0")
 
 WRONG_MACHINES = {
     "raises at the start": (Machine(first=ZeroDivisionError("oops")), "ZeroDivisionError: oops"),
@@ -322,7 +353,9 @@ def test_a_failed_worker_ends_its_requests_and_refuses_new_ones(stage):
     ends = [stage.heard(), stage.heard()]
     assert sorted(end.ticket for end in ends) == [1, 2]
     assert {end.error.code for end in ends} == {"unavailable"}
-    assert stage.heard() == ServerState(False, {"model": "out of memory"})
+    state = stage.heard()
+    assert (state.ready, state.models) == (False, {"model": "worker 'main': out of memory"})
+    assert sorted(stage.released) == [1, 2]
     stage.submit(3)
     ended = stage.heard()
     assert (ended.error.code, "out of memory" in ended.error.message) == ("unavailable", True)
@@ -332,13 +365,123 @@ def test_a_worker_that_comes_back_serves_as_many_requests_as_before(stage):
     stage = stage(running=1)
     stage.submit(1)
     lost = stage.opened(1)[1]
-    stage.tell(WorkerFailed("main", "out of memory"))
+    stage.tell(WorkerFailed("main", "out of memory", restarting=True))
     assert stage.heard().error.code == "unavailable"
-    assert stage.heard() == ServerState(False, {"model": "out of memory"})
-    stage.tell(done(lost), Closed(lost, "main"))
-    stage.tell(WorkerReady("main", stage.worker.endpoint, {"model": ["node"]}, {"model": {"node": 100}}))
-    assert stage.heard() == ServerState(True, {"model": "ready"})
+    assert stage.heard().models == {"model": "worker 'main': restarting after: out of memory"}
+    stage.tell(done(lost), Closed(lost, "main"), stage.ready())
+    assert stage.heard().ready
     stage.submit(2)
     key = stage.opened(1)[2]
     stage.tell(done(key))
     assert stage.heard() == Ended(2, "stop", 0, {"walk": 3})
+
+
+REPLICAS = {
+    "workers": {"a": {}, "b": {}, "c": {}},
+    "groups": [{"nodes": ["walk"], "worker": ["a", "b"]}, {"nodes": ["other"], "worker": "c"}],
+}
+
+
+def routes(stage, *numbers):
+    """Which of `a` and `b` each request was given to; they are opened on `c` as well, where nothing is started."""
+    stage.submit(*numbers)
+    opened = {order.ticket: order for order in stage.ordered(len(numbers), "c")}
+    names = {stage.workers[name].address: name for name in stage.workers}
+    given = {number: [names[address] for address in opened[number].route] for number in numbers}
+    assert all(route[1] == "c" for route in given.values())
+    for number in numbers:
+        orders = stage.ordered(2, given[number][0])
+        assert [type(order) for order in orders] == [Open, StartWalk]
+        assert (orders[0].key, orders[1].key) == (opened[number].key, opened[number].key)
+    return {number: (route[0], opened[number].key) for number, route in given.items()}
+
+
+def test_a_request_gets_the_replica_with_the_fewest_and_a_walk_starts_at_its_home(stage):
+    stage = stage(placement=REPLICAS, running=8)
+    given = routes(stage, 1, 2, 3, 4)
+    assert [name for name, _ in given.values()] == ["a", "b", "a", "b"]
+    for number in (1, 3):
+        key = given[number][1]
+        stage.tell(done(key))
+        assert stage.heard().ticket == number
+        assert stage.ordered(1, "a") == stage.ordered(1, "c") == [Close(key)]
+        stage.tell(Closed(key, "a"), Closed(key, "c"))
+    assert [name for name, _ in routes(stage, 5, 6).values()] == ["a", "a"]
+
+
+def test_inputs_are_released_when_the_last_worker_has_let_go(stage):
+    stage = stage(placement=REPLICAS)
+    (_, key) = routes(stage, 1)[1]
+    stage.tell(done(key))
+    assert stage.heard().ticket == 1
+    assert stage.ordered(1, "a") == stage.ordered(1, "c") == [Close(key)]
+    stage.tell(Closed(key, "a"))
+    assert stage.quiet()
+    assert 1 not in stage.released
+    stage.tell(Closed(key, "c"))
+    assert stage.quiet()
+    assert 1 in stage.released
+
+
+def test_a_lost_replica_costs_its_own_requests_only(stage):
+    stage = stage(placement=REPLICAS, running=8)
+    given = routes(stage, 1, 2)
+    stage.tell(WorkerFailed("a", "killed", restarting=True))
+    ended = stage.heard()
+    assert (ended.ticket, ended.error.code) == (1, "unavailable")
+    state = stage.heard()
+    assert (state.ready, state.workers["a"].state) == (True, "restarting after: killed")
+    lost = PeerLost(stage.workers["a"].address)
+    assert stage.ordered(1, "b") == [lost]
+    assert stage.ordered(2, "c") == [lost, Close(given[1][1])]
+    assert {name for name, _ in routes(stage, 3, 4).values()} == {"b"}
+    stage.tell(WorkerFailed("c", "killed"))
+    assert sorted(stage.heard().ticket for _ in range(3)) == [2, 3, 4]
+    assert stage.heard().models == {"model": "worker 'c': killed"}
+
+
+def test_the_smallest_pool_of_a_node_decides_what_can_never_fit(stage):
+    stage = stage(Machine(needs={"walk": 50}), placement=REPLICAS)
+    stage.tell(stage.ready("b", capacity=49))
+    stage.heard()
+    stage.submit(1)
+    assert "its pool holds 49" in stage.heard().error.message
+
+
+def test_a_request_that_takes_too_long_ends_in_time_and_names_the_limit(stage):
+    stage = stage(deadline=0.05)
+    stage.submit(1)
+    key = stage.opened(1)[1]
+    ended = stage.heard()
+    assert (ended.ticket, ended.error.code) == (1, "deadline_exceeded")
+    assert "0.05 s" in ended.error.message
+    assert stage.ordered(1) == [Close(key)]
+
+
+def test_a_silent_worker_is_given_up_and_begins_anew_when_it_speaks(stage, monkeypatch):
+    stage = stage()
+    stage.submit(1)
+    stage.opened(1)
+    monkeypatch.setattr(workers_module, "SILENCE_S", -1.0)
+    assert stage.heard().error.code == "unavailable"
+    assert stage.heard().models["model"].startswith("worker 'main': silent")
+    monkeypatch.setattr(workers_module, "SILENCE_S", 60.0)
+    stage.tell(Beat("main"))
+    (order,) = stage.ordered(1)
+    assert isinstance(order, Register)
+    stage.tell(stage.ready())
+    assert stage.heard().ready
+
+
+def test_a_conductor_started_anew_asks_live_workers_to_forget(stage):
+    first = stage()
+    conductor, worker = (Mailbox(first.context, f"inproc://{name}") for name in ("second", "live"))
+    anew = Conductor(conductor, {}, (), workers={"live": worker.address}, first_key=2**40)
+    thread = threading.Thread(target=anew.run)
+    thread.start()
+    assert worker.receive(PATIENCE_S) == [Register(conductor.address, 2**40)]
+    waker = conductor.waker()
+    waker.send(Stop())
+    thread.join()
+    waker.close()
+    worker.close()
