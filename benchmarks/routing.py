@@ -22,16 +22,18 @@ from rich.console import Console
 from rich.table import Table
 
 from mstar_core.conductor.conductor import Conductor
-from mstar_core.conductor.models import ServedModel
+from mstar_core.conductor.models import served_models
 from mstar_core.engines.base import Batch, BatchLimits, Outputs
 from mstar_core.plugins.assemble import assemble, locate
+from mstar_core.spec.layout import layout_of
 from mstar_core.spec.model import ModelSpec
+from mstar_core.spec.placement import Placement
 from mstar_core.testing import counting
 from mstar_core.testing.counting_engine import CountingEngine
 from mstar_core.testing.plugins import registry_with
+from mstar_core.wire.exchange import Exchange
 from mstar_core.wire.mailbox import Mailbox
 from mstar_core.wire.messages import Close, Open, StartWalk, Submit, TensorRef, WorkerReady
-from mstar_core.wire.store import LocalStore
 from mstar_core.worker.models import LoadedModel
 from mstar_core.worker.program import compile_model
 from mstar_core.worker.worker import Worker
@@ -64,20 +66,17 @@ def routing(spec: ModelSpec, batch: int) -> float:
     """Microseconds of the loop per node completion and request."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     engine = Nothing()
-    model = LoadedModel(compile_model(spec), {"count": engine}, {"count": BatchLimits(requests=batch)})
+    layout = layout_of(spec, Placement())
+    model = LoadedModel(compile_model(spec), layout, {"count": engine}, {"count": BatchLimits(requests=batch)})
     conductor = Mailbox(context, "inproc://conductor")
     frontend = Mailbox(context, "inproc://frontend")
-    worker = Worker(
-        "main",
-        Mailbox(context, "inproc://worker"),
-        conductor.endpoint,
-        {"counting": model},
-        LocalStore(),
-        run_ahead=False,
-    )
+    mailbox = Mailbox(context, "inproc://worker")
+    exchange = Exchange(mailbox.address)
+    worker = Worker("main", mailbox, conductor.address, {"counting": model}, exchange, not_asked, run_ahead=False)
     params = {"walk": "dynamic", "rounds": 10**6, "stop_at": 10**9, "fail_at": 10**9}
     for key in range(1, batch + 1):
-        worker._handle(Open(key, str(key), "counting", params, key, {}, ["tensor"], frontend.endpoint, key))
+        opened = Open(key, str(key), "counting", params, key, {}, [], frontend.address, key, [mailbox.address])
+        worker._handle(opened)
         worker._handle(StartWalk(key, "dynamic", {}))
     spent = 0.0
     for _ in range(STEPS):
@@ -104,9 +103,9 @@ def admission(spec: ModelSpec) -> float:
     """Microseconds of the Conductor per submitted request."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     frontend, worker = Mailbox(context, "inproc://frontend"), Mailbox(context, "inproc://worker")
-    served = ServedModel(spec, running=10**6, waiting=0)
-    conductor = Conductor(Mailbox(context, "inproc://conductor"), {"counting": served}, (frontend.endpoint,))
-    conductor._handle(WorkerReady("main", worker.endpoint, {"counting": ["count"]}, {"counting": {}}))
+    served = served_models([spec], Placement.model_validate({"models": {"counting": {"running": STEPS}}}))
+    conductor = Conductor(Mailbox(context, "inproc://conductor"), served, (frontend.address,))
+    conductor._handle(WorkerReady("main", worker.address, {"counting": ["count"]}, {"counting": {}}, "cpu", 0, 0))
     params = {"walk": "dynamic", "rounds": 10, "stop_at": 10**6, "fail_at": 10**6}
     submits = [
         Submit(
@@ -114,9 +113,9 @@ def admission(spec: ModelSpec) -> float:
             "counting",
             params,
             n,
-            {"value": [TensorRef("int64", (), "local", n)]},
+            {"value": [TensorRef("int64", (), bytes(8))]},
             ["tensor"],
-            frontend.endpoint,
+            frontend.address,
             n,
         )
         for n in range(STEPS)
@@ -129,6 +128,11 @@ def admission(spec: ModelSpec) -> float:
         mailbox.close()
     context.term()
     return spent / STEPS * 1e6
+
+
+def not_asked() -> WorkerReady:
+    """What the worker would report; here nobody starts its loop."""
+    raise AssertionError("the worker's loop does not run")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
