@@ -1,20 +1,21 @@
 """What an engine is, and the few values that it and the worker exchange.
 
-Threads: the worker's *loop* thread calls `open`, `collect`, `finish`, `drop` and `close`; its *device* thread calls
-`Engine.run` with one batch after another, in the order they were collected. An engine's bookkeeping therefore belongs
-to the loop thread and needs no locks; what `run` reads of a batch was written before the batch was handed over.
+Threads: the worker's *device* thread calls `Engine.run` with one batch after another, in the order in which `collect`
+and `leave` made them; its *loop* thread calls everything else. An engine's bookkeeping therefore belongs to the loop
+thread and needs no locks; what `run` reads of a batch was written before the batch was handed over.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
+from mstar_core.errors import NodeFailed
 from mstar_core.spec.graph import Node
 
 
@@ -43,7 +44,7 @@ class NodeRequest:
     """One request as one node sees it, from the request's first call until it is closed.
 
     `key` is unique among the worker's open requests. `runs` counts the calls made so far (the worker's). `state` is the
-    node's own: what its `open` returned.
+    node's own: what its `open` or `unpack` returned.
     """
 
     key: int
@@ -131,6 +132,29 @@ class Batch:
         self.partial = False
 
 
+@dataclass(slots=True)
+class Handover:
+    """What one node holds for one request, on the host, on its way to another worker.
+
+    `state` is made of plain values (None, bool, int, float, str, bytes, lists, and dicts with string keys). The
+    `tensors` are contiguous and on the CPU; they may travel in slices of their first dimension.
+    """
+
+    state: Any
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Leaving(Batch):
+    """The batch without calls that `Engine.leave` makes; `handover` is complete when `work` has been done, in order."""
+
+    __slots__ = ("handover", "work")
+
+    def __init__(self, handover: Handover, work: Sequence[Callable[[], None]] = ()) -> None:
+        super().__init__("", ())
+        self.handover = handover
+        self.work = work
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
     """How much one batch may hold."""
@@ -201,6 +225,29 @@ class Engine(ABC):
     def close(self, request: NodeRequest) -> None:
         """Free everything that a request holds. No batch in flight contains it."""
 
+    def leave(self, request: NodeRequest) -> Batch:
+        """Give up what an open request holds, so that another worker can take it over; between two walks, with no call
+        of the request begun.
+
+        The batch has no calls; `run` has to be called with it, in its turn, and then `left`. The request stays open,
+        empty, and may come back by `enter`. Raises `NodeFailed` where the engine or the node cannot do this, and what
+        else the node's `pack` raises; then nothing has changed.
+        """
+        raise NodeFailed(_cannot_hand_over(self))
+
+    def left(self, batch: Batch) -> Handover:
+        """What `leave` took, once its batch has run."""
+        assert isinstance(batch, Leaving), "only a batch that `leave` made has something to hand over"
+        return batch.handover
+
+    def enter(self, request: NodeRequest, handover: Handover) -> None:
+        """Let an open, empty request hold what another worker's engine held for it.
+
+        It takes up no room in the cache yet: its next call is collected when there is enough. Raises `NodeFailed` when
+        this engine cannot hold it, and what else the node's `unpack` raises; then nothing has changed.
+        """
+        raise NodeFailed(_cannot_hand_over(self))
+
     def capacity(self) -> int | None:
         """The KV tokens that all requests together may hold, or None where nothing is held."""
         return None
@@ -208,3 +255,10 @@ class Engine(ABC):
     def metrics(self) -> Mapping[str, float]:
         """Gauges by name, e.g. pages in use."""
         return {}
+
+
+def _cannot_hand_over(engine: Engine) -> str:
+    return (
+        f"{type(engine).__name__} cannot hand a request over to another worker; place all walks of its nodes in one "
+        "group, or let the engine implement leave and enter"
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,46 +14,26 @@ from mstar_core.engines.base import (
     Call,
     Engine,
     EngineSettings,
+    Handover,
+    Leaving,
     NodeContext,
     NodeRequest,
     Outputs,
     Row,
 )
+from mstar_core.engines.histories import Histories
+from mstar_core.engines.kv_batch import KVBatch
+from mstar_core.engines.kv_handover import KVHandovers
 from mstar_core.engines.kv_node import KVNode
-from mstar_core.engines.page_work import PageWork, Work
+from mstar_core.engines.page_work import PageWork
 from mstar_core.engines.pages import PageAllocator
 from mstar_core.engines.residents import Entry, Resident, Residents
 from mstar_core.engines.sampling import Sampler
 from mstar_core.engines.segments import Segment, cut
 from mstar_core.engines.sequences import SequenceStore
 from mstar_core.engines.static_steps import Capture, CudaGraphs, StepRunner
-from mstar_core.engines.step import CallInputs, Mark, StepPlan
+from mstar_core.engines.step import CallInputs
 from mstar_core.engines.step_plans import StepPlanner
-
-
-class KVBatch(Batch):
-    """The calls of one step: entries that run, in the order of their rows, then entries that already failed.
-
-    `work` is what the device does to pages and histories before the step.
-    """
-
-    __slots__ = ("entries", "host", "marks", "padding", "plan", "ran", "work")
-
-    def __init__(self, walk: str, running: Sequence[Entry], failed: Sequence[Entry]) -> None:
-        self.entries = [*running, *failed]
-        super().__init__(walk, [entry.call for entry in self.entries])
-        self.ran = len(running)
-        self.partial = bool(failed) or not all(entry.final for entry in running)
-        self.work: list[Work] = []
-        self.plan: StepPlan | None = None
-        self.padding = 0
-        self.marks: list[Mark] = []
-        self.host: dict[str, Sequence[Any]] = {}
-
-    @property
-    def running(self) -> list[Entry]:
-        """The entries that the step computes."""
-        return self.entries[: self.ran]
 
 
 class KVCacheEngine(Engine):
@@ -94,6 +73,8 @@ class KVCacheEngine(Engine):
             )
             for name, spec in node.samplers.items()
         }
+        self.histories = Histories(self.samplers, self.work)
+        self._handovers = KVHandovers(node, self.backend, self.residents, self.histories, self.work)
         self._planner = StepPlanner(node, self.backend, self.samplers, context.device)
         if capture is None and settings.compile and context.device.type == "cuda":
             capture = CudaGraphs()
@@ -110,8 +91,8 @@ class KVCacheEngine(Engine):
         """Give the request a history slot and let the node make its state."""
         settings = {name: spec.settings(request.params) for name, spec in self.node.samplers.items()}
         resident = self.residents.open(request, settings)
-        self._make_room_in_histories()
-        self._forget(resident)
+        self.histories.make_room(self.residents.slots)
+        self.histories.forget(resident)
         request.state = self.node.open(request)
 
     def collect(self, walk: str, calls: Sequence[Call], limits: BatchLimits) -> Batch | None:
@@ -142,11 +123,11 @@ class KVCacheEngine(Engine):
 
     def run(self, batch: Batch) -> None:
         """Do the queued page work, then the step; copy `host_outputs` to the host."""
-        assert isinstance(batch, KVBatch)
+        assert isinstance(batch, (KVBatch, Leaving))
         with torch.inference_mode():
             for work in batch.work:
                 work()
-            if batch.plan is None:
+            if isinstance(batch, Leaving) or batch.plan is None:
                 return
             running = batch.running
             inputs = CallInputs(
@@ -157,9 +138,7 @@ class KVCacheEngine(Engine):
                 device=self.context.device,
             )
             outputs = self.runner.run(batch.plan, inputs, running, batch.padding, batch.marks)
-            self._join(running, outputs)
-            batch.output.tensors.update(outputs)
-            batch.host = {name: _on_host(outputs[name]) for name in self.node.host_outputs if name in outputs}
+            batch.fill(outputs, self.node.host_outputs)
 
     def finish(self, batch: Batch) -> list[Outputs]:
         """Per call its outputs: what the node's `finish` says, and `Row`s for the other ports."""
@@ -178,7 +157,7 @@ class KVCacheEngine(Engine):
         call.progress = entry.done
         del entry.resident.pieces[entry.pieces_before :]
         for mark in batch.marks:
-            self._take_back(mark, batch, index)
+            self.histories.take_back(mark, batch.entries, index)
         self.residents.landed(entry)
 
     def close(self, request: NodeRequest) -> None:
@@ -186,6 +165,14 @@ class KVCacheEngine(Engine):
         self.residents.close(request)
         self.node.close(request)
         request.state = None
+
+    def leave(self, request: NodeRequest) -> Leaving:
+        """Free the request's pages; what was on them, histories and the node's state are handed over."""
+        return self._handovers.leave(request)
+
+    def enter(self, request: NodeRequest, handover: Handover) -> None:
+        """Let the request go on from another engine's pages, histories and state."""
+        self._handovers.enter(request, handover)
 
     def capacity(self) -> int | None:
         """Tokens in the pool."""
@@ -216,7 +203,7 @@ class KVCacheEngine(Engine):
         if reservation is None:
             return None
         if forgets:
-            self._forget(resident)
+            self.histories.forget(resident)
         total = sum(segment.tokens for segment in segments)
         done = call.progress
         call.progress += sum(part.tokens for part in parts)
@@ -243,29 +230,6 @@ class KVCacheEngine(Engine):
         batch.work = self.work.take()
         return batch
 
-    def _forget(self, resident: Resident) -> None:
-        """Queue the clearing of a request's histories."""
-        for name, sampler in self.samplers.items():
-            if resident.settings[name].penalty != 1.0:
-                self.work.then(partial(sampler.forget, resident.slot))
-
-    def _make_room_in_histories(self) -> None:
-        for sampler in self.samplers.values():
-            if sampler.spec.penalises and self.residents.slots > sampler.slots:
-                sampler.slots = 2 * self.residents.slots
-                self.work.then(sampler.grow)
-
-    def _join(self, running: Sequence[Entry], outputs: dict[str, Any]) -> None:
-        """Keep the ragged outputs of prefills that go on, and put those of finished ones together."""
-        ragged = {name: value for name, value in outputs.items() if isinstance(value, list)}
-        for index, entry in enumerate(running if ragged else ()):
-            pieces = entry.resident.pieces
-            if not entry.final:
-                pieces.append({name: value[index] for name, value in ragged.items()})
-            elif entry.done:
-                for name, value in ragged.items():
-                    value[index] = torch.cat([*(piece[name] for piece in pieces), value[index]])
-
     def _outcome(self, batch: KVBatch, index: int, entry: Entry) -> Outputs:
         if entry.dropped or entry.error is not None:
             return None if entry.dropped else entry.error
@@ -279,19 +243,11 @@ class KVCacheEngine(Engine):
             entry.resident.pieces.clear()
         # An isolation boundary: what the node makes of one call's results fails that call alone.
         try:
-            decided = self.node.finish(entry.call, {name: values[index] for name, values in batch.host.items()})
+            decided = self.node.finish(entry.call, batch.seen(index))
         except Exception as error:
             return error
         rows = {name: Row(batch.output, name, index) for name in self._ports if name in batch.output.tensors}
         return {name: value for name, value in (rows | dict(decided)).items() if value is not None}
-
-    def _take_back(self, mark: Mark, batch: KVBatch, index: int) -> None:
-        """Queue the removal of what one row added to a history."""
-        first = sum(entry.tokens for entry in batch.entries[:index]) if mark.by_token else index
-        stop = first + (batch.entries[index].tokens if mark.by_token else 1)
-        slots, ids, weights = mark.slots[first:stop], mark.ids[first:stop], -mark.weights[first:stop]
-        sampler = self.samplers[mark.sampler]
-        self.work.then(lambda: sampler.count(slots, ids, weights))
 
 
 def _segments(given: Segment | Sequence[Segment]) -> Sequence[Segment]:
@@ -299,12 +255,3 @@ def _segments(given: Segment | Sequence[Segment]) -> Sequence[Segment]:
     if not any(segment.tokens for segment in segments):
         raise ValueError("the call's segments hold no tokens; a run of a KV node needs at least one")
     return segments
-
-
-def _on_host(values: torch.Tensor | list[torch.Tensor]) -> Sequence[Any]:
-    """One host value per row: numbers from a one-dimensional tensor, else tensors."""
-    if isinstance(values, list):
-        return [value.cpu() for value in values]
-    host = values.cpu()
-    rows: Sequence[Any] = host.tolist() if host.dim() == 1 else list(host)
-    return rows

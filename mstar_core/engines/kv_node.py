@@ -28,14 +28,15 @@ from typing import Any
 import torch
 
 from mstar_core.engines.attention.base import KVLayout
-from mstar_core.engines.base import Call, NodeRequest, Row
+from mstar_core.engines.base import Call, Row
+from mstar_core.engines.node_object import NodeObject
 from mstar_core.engines.sampling import SamplerSpec
 from mstar_core.engines.segments import Segment
 from mstar_core.engines.step import Step
 
 
-class KVNode(ABC):
-    """A model component with a KV cache.
+class KVNode(NodeObject, ABC):
+    """A model component with a KV cache. Sequences are the engine's; for state beside them see `NodeObject`.
 
     `forward` runs on the device thread; everything else on the worker's loop thread, and does no device work.
 
@@ -55,10 +56,6 @@ class KVNode(ABC):
     run_ahead: tuple[str, ...] = ()
     position_axes: int = 0
     position_dtype: torch.dtype = torch.int64
-
-    def open(self, request: NodeRequest) -> Any:
-        """The node's own state for a request; becomes `request.state`."""
-        return None
 
     def inputs(self, call: Call) -> Mapping[str, Any]:
         """The values that `forward` sees: `call.inputs`, or what the node makes of them (the item of a chunk)."""
@@ -94,9 +91,6 @@ class KVNode(ABC):
         of what `forward` gave; a port returned as None is not produced.
         """
         return {}
-
-    def close(self, request: NodeRequest) -> None:  # noqa: B027 (most nodes have nothing to free)
-        """Free what the node made for a request beside its sequences."""
 
     def metrics(self) -> Mapping[str, float]:
         """Gauges of the node's own by name, beside the engine's; read from any thread."""

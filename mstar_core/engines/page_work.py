@@ -41,7 +41,8 @@ class PageWork:
         def work() -> None:
             parked.contents = self._backend.save_pages(pages)
 
-        self.then(work)
+        if pages:
+            self.then(work)
 
     def load(self, parked: Parked, pages: Sequence[int]) -> None:
         """Copy what was saved back to other pages."""
@@ -50,7 +51,8 @@ class PageWork:
             assert parked.contents is not None
             self._backend.load_pages(pages, parked.contents)
 
-        self.then(work)
+        if pages:
+            self.then(work)
 
     def then(self, work: Work) -> None:
         """Any other operation."""

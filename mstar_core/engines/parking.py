@@ -13,12 +13,13 @@ from mstar_core.engines.sequences import CachedSequence, SequenceStore
 class Parked:
     """A request's sequences while it holds no pages; `places` are indices into the saved pages.
 
-    `contents` appears when the device thread has copied the pages, before anything else writes to them.
+    `contents` appears when the device thread has copied the pages, before anything else writes to them; without pages
+    it stays None.
     """
 
     sequences: dict[str, tuple[list[int], int, float]]  # name -> (places, length, position)
     pages: int
-    contents: torch.Tensor | None = None
+    contents: torch.Tensor | None = None  # [pages, layers, 2, page_size, kv_heads, head_dim]
 
 
 def park(store: SequenceStore, request: int) -> tuple[Parked, list[int]]:

@@ -27,14 +27,15 @@ _PATIENCE = 16
 
 @dataclass(slots=True, eq=False)
 class Resident:
-    """One open request in one KV engine. `slot` is its row in history tables; `pieces` are the ragged outputs of the
-    steps that a cut prefill has run so far."""
+    """One open request in one KV engine. `slot` is its row in history tables; `midway` says that a prefill was cut and
+    has not come to its end, `pieces` are the ragged outputs of the steps that it has run so far."""
 
     request: NodeRequest
     order: int
     slot: int
     settings: Mapping[str, SamplerSettings]
     in_flight: int = 0
+    midway: bool = False
     parked: Parked | None = None
     pieces: list[dict[str, torch.Tensor]] = field(default_factory=list)
 
@@ -73,6 +74,23 @@ class Residents:
         self._waiting.pop(request.key, None)
         self.store.close(request.key)
 
+    def leave(self, resident: Resident) -> Parked:
+        """Take away what an idle request holds; it stays open. The contents appear when the queued work is done."""
+        assert resident.in_flight == 0, "a request cannot leave while a call of it is in flight"
+        assert not resident.midway, "a request cannot leave in the middle of a prefill"
+        self._waiting.pop(resident.request.key, None)
+        if resident.parked is None:
+            self._park(resident)
+        parked, resident.parked = resident.parked, None
+        assert parked is not None
+        return parked
+
+    def enter(self, resident: Resident, parked: Parked) -> None:
+        """Give an empty request what it held elsewhere, as if it had been parked here."""
+        assert resident.parked is None, "a request enters where it is empty"
+        assert not self.store.names(resident.request.key), "a request enters where it is empty"
+        resident.parked = parked
+
     def reserve(
         self, resident: Resident, parts: Sequence[Part], *, first: bool, stuck: bool = False
     ) -> Reservation | None:
@@ -104,6 +122,7 @@ class Residents:
 
     def landed(self, entry: Entry) -> None:
         """A call's batch was finished, or the call dropped."""
+        entry.resident.midway = entry.done > 0 if entry.dropped else not entry.final
         entry.resident.in_flight -= 1
         self._in_flight -= 1
 
@@ -158,10 +177,12 @@ class Residents:
         candidates = [resident for resident in others if older_too or resident.order > than.order]
         if not candidates:
             return False
-        victim = max(candidates, key=lambda resident: resident.order)
-        victim.parked, pages = park(self.store, victim.request.key)
-        self.work.save(victim.parked, pages)
+        self._park(max(candidates, key=lambda resident: resident.order))
         return True
+
+    def _park(self, resident: Resident) -> None:
+        resident.parked, pages = park(self.store, resident.request.key)
+        self.work.save(resident.parked, pages)
 
 
 @dataclass(slots=True, eq=False)

@@ -19,23 +19,23 @@ from mstar_core.engines.base import (
     Chunk,
     Engine,
     EngineSettings,
+    Handover,
+    Leaving,
     NodeContext,
     NodeRequest,
     Outputs,
     Row,
 )
+from mstar_core.engines.node_object import NodeObject
 
 
-class StatelessNode(ABC):
+class StatelessNode(NodeObject, ABC):
     """What a plugin's node object implements to run on the `stateless` engine.
 
     `forward` runs on the device thread; everything else on the worker's loop thread. A node may keep state per
-    request (a codec's history) in `NodeRequest.state`; calls of one request come one at a time, in order.
+    request (a codec's history) in `NodeRequest.state`, as `NodeObject` says; calls of one request come one at a time,
+    in order.
     """
-
-    def open(self, request: NodeRequest) -> Any:
-        """The node's own state for a request; becomes `request.state`."""
-        return None
 
     @abstractmethod
     def forward(self, calls: Sequence[Call]) -> Sequence[Mapping[str, Any]]:
@@ -44,9 +44,6 @@ class StatelessNode(ABC):
         Inputs that were `Row`s are tensors here. When it raises for several calls, it is called again with each alone,
         so it must leave the requests' states as they were when it raises.
         """
-
-    def close(self, request: NodeRequest) -> None:  # noqa: B027 (most nodes have nothing to free)
-        """Free what `open` and `forward` made for a request."""
 
     def signature(self, call: Call) -> Hashable:
         """Calls of equal signature run in one batch: by default the walk and every input's shape and dtype."""
@@ -107,6 +104,8 @@ class StatelessEngine(Engine):
 
     def run(self, batch: Batch) -> None:
         """Run all calls together; if that raises, each alone, so that only the faulty one fails."""
+        if isinstance(batch, Leaving):
+            return
         assert isinstance(batch, StatelessBatch)
         if batch.refused is not None:
             batch.outcomes = [batch.refused]
@@ -131,6 +130,16 @@ class StatelessEngine(Engine):
         """Let the node free its state."""
         self.node.close(request)
         request.state = None
+
+    def leave(self, request: NodeRequest) -> Leaving:
+        """Take the node's state."""
+        leaving = Leaving(Handover(self.node.pack(request)))
+        request.state = None
+        return leaving
+
+    def enter(self, request: NodeRequest, handover: Handover) -> None:
+        """Give the node its state."""
+        request.state = self.node.unpack(request, handover.state)
 
     def _signature(self, call: Call) -> Hashable:
         """The call's signature, or what the node raised: an exception equals no other, so its call stands alone."""

@@ -13,6 +13,8 @@ from mstar_core.engines.base import (
     Call,
     Engine,
     EngineSettings,
+    Handover,
+    Leaving,
     NodeContext,
     NodeRequest,
     Outputs,
@@ -50,6 +52,8 @@ class CountingEngine(Engine):
 
     def run(self, batch: Batch) -> None:
         """Compute, unless a call has reached the value at which it is to fail."""
+        if isinstance(batch, Leaving):
+            return
         values = torch.stack([_value(call.inputs["value"]) for call in batch.calls])  # [calls]
         limits = torch.tensor([call.request.params["fail_at"] for call in batch.calls])  # [calls]
         if bool((values >= limits).any()):
@@ -66,6 +70,13 @@ class CountingEngine(Engine):
         """The call had no effect."""
         RECORD.dropped += 1
         self._dropped.add(call)
+
+    def leave(self, request: NodeRequest) -> Leaving:
+        """Nothing is held."""
+        return Leaving(Handover(None))
+
+    def enter(self, request: NodeRequest, handover: Handover) -> None:
+        """Nothing is held."""
 
     def _outcome(self, batch: Batch, index: int, call: Call) -> Mapping[str, Any] | None:
         if call in self._dropped:

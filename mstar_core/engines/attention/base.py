@@ -131,12 +131,14 @@ class AttentionBackend(ABC):
             self.pool.index_fill_(2, torch.tensor(pages, device=self.pool.device), 0)
 
     def save_pages(self, pages: Sequence[int]) -> torch.Tensor:
-        """A copy of pages in host memory, `[layers, 2, pages, page_size, kv_heads, head_dim]`."""
-        return self.pool.index_select(2, torch.tensor(pages, device=self.pool.device)).cpu()
+        """A copy of pages in host memory, contiguous, `[pages, layers, 2, page_size, kv_heads, head_dim]`."""
+        places = torch.tensor(pages, device=self.pool.device)
+        return self.pool.movedim(2, 0).index_select(0, places).cpu().contiguous()
 
     def load_pages(self, pages: Sequence[int], saved: torch.Tensor) -> None:
         """Put back what `save_pages` returned, maybe on other pages."""
-        self.pool.index_copy_(2, torch.tensor(pages, device=self.pool.device), saved.to(self.pool.device))
+        places = torch.tensor(pages, device=self.pool.device)
+        self.pool.movedim(2, 0).index_copy_(0, places, saved.to(self.pool.device))
 
 
 def slots_of(spans: Sequence[Span], page_size: int) -> npt.NDArray[np.int64]:

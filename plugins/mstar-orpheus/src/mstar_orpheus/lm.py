@@ -66,6 +66,18 @@ class LanguageModel(KVNode):
         """A parser for the request's ids."""
         return Speaking(FrameParser(self.config.snac, self.config.ids.audio))
 
+    def pack(self, request: NodeRequest) -> dict[str, Any]:
+        """The step at which the segment began, and where its parser stands."""
+        state: Speaking = request.state
+        return {"began": state.began, "parser": state.parser.pack()}
+
+    def unpack(self, request: NodeRequest, packed: Mapping[str, Any]) -> Speaking:
+        """Go on there."""
+        state = self.open(request)
+        state.began = packed["began"]
+        state.parser.unpack(packed["parser"])
+        return state
+
     def segments(self, call: Call) -> Segment:
         """A prompt replaces what the segment before it left in the cache."""
         if call.walk == "prefill":

@@ -102,6 +102,16 @@ def test_parser_of_any_ids_gives_only_legal_frames(config, ids):
     assert parser.pending < SLOTS
 
 
+@given(st.lists(st.integers(BASE - 3, BASE + SLOTS * CODES + 3), max_size=80), st.integers(0, 80))
+def test_parser_goes_on_where_another_one_was_packed(config, ids, place):
+    parsed, parser = parse(config, ids)
+    first_parsed, first = parse(config, ids[:place])
+    second = FrameParser(config, BASE)
+    second.unpack(first.pack())
+    assert first_parsed + second.extend(ids[place:]) == parsed
+    assert second.pack() == parser.pack()
+
+
 def test_levels_of_a_frame_follow_the_slots(config):
     assert frame_to_levels([10, 11, 12, 13, 14, 15, 16], config.slot_levels) == [[10], [11, 14], [12, 13, 15, 16]]
 

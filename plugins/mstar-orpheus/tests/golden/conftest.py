@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +62,7 @@ class Harness:
     checkpoint: Path
     kind: type[LanguageModel]
     limits: BatchLimits = field(default_factory=BatchLimits)
+    params: Mapping[str, Any] = field(default_factory=lambda: GREEDY)
 
     def __post_init__(self):
         config = OrpheusConfig.read(self.checkpoint)
@@ -76,7 +79,7 @@ class Harness:
         )
         self.node = self.kind(context)
         self.engine = KVCacheEngine.build(self.node, context, EngineSettings(kv_tokens=4096))
-        self.request = NodeRequest(1, GREEDY, seed=0)
+        self.request = NodeRequest(1, self.params, seed=0)
         self.engine.open(self.request)
 
     def call(self, walk, ids):
@@ -91,6 +94,13 @@ class Harness:
                 raise outputs
             if outputs is not None:
                 return outputs
+
+    def take_over(self, other):
+        """Go on with the request of another harness, which is empty afterwards."""
+        batch = other.engine.leave(other.request)
+        other.engine.run(batch)
+        self.engine.enter(self.request, other.engine.left(batch))
+        self.request.runs = other.request.runs
 
     def generate(self, prompt, most):
         """Ids up to and including the stop id, and the logits that chose them."""
@@ -121,6 +131,13 @@ def spoken(facts):
 @pytest.fixture
 def overheard(golden_dir):
     return Harness(golden_dir, Overheard)
+
+
+@pytest.fixture
+def sampling(golden_dir):
+    """Builds harnesses of the node that sample with a penalty, as requests do by default."""
+    params = GREEDY | {"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1}
+    return lambda: Harness(golden_dir, Overheard, params=params)
 
 
 @pytest.fixture

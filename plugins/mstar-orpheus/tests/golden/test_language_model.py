@@ -14,6 +14,26 @@ def test_greedy_ids_and_their_logits_are_the_references(overheard, spoken, cases
         torch.testing.assert_close(logits, cases[f"{name}/step_logits"], atol=1e-3, rtol=0)
 
 
+def test_segments_prefilled_on_one_worker_and_decoded_on_another_are_those_of_one_worker(sampling, spoken):
+    alone, reader, writer = sampling(), sampling(), sampling()
+    frames = 0
+    for case in spoken.values():
+        prompt = torch.tensor(case["prompt_ids"])
+        expected, made = alone.call("prefill", prompt), reader.call("prefill", prompt)
+        writer.take_over(reader)
+        for _ in range(30):
+            expected, made = alone.call("decode", expected["token"]), writer.call("decode", made["token"])
+            assert torch.equal(writer.node.heard[-1], alone.node.heard[-1])
+            assert made["token"].tensor() == expected["token"].tensor()
+            assert made["stop"] == expected["stop"]
+            assert made.keys() == expected.keys()
+            if "frame" in expected:
+                assert torch.equal(made["frame"], expected["frame"])
+                frames += 1
+        reader.take_over(writer)
+    assert frames
+
+
 @pytest.mark.parametrize("spelling", ["config.json", "config_hub_style.json"])
 def test_teacher_forced_logits_are_the_references_in_both_spellings_of_the_config(
     tmp_path, golden_dir, teacher_forced, cases, spelling

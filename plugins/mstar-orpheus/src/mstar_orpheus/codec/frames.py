@@ -5,7 +5,8 @@ Audio id = audio_base + slot * codebook_size + code. A frame is one id of every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from mstar_orpheus.codec.config import SnacConfig
 
@@ -60,6 +61,17 @@ class FrameParser:
         """Drops the frame under way: the ids of another text follow, from slot 0 on."""
         self._codes.clear()
         self._lost = False
+
+    def pack(self) -> dict[str, Any]:
+        """Where the parser stands, in plain values."""
+        return {"codes": list(self._codes), "lost": self._lost, "frames": self.frames, "violations": self.violations}
+
+    def unpack(self, packed: Mapping[str, Any]) -> None:
+        """Go on where another parser of the same layout stood when it was packed."""
+        self._codes = list(packed["codes"])
+        self._lost = packed["lost"]
+        self.frames = packed["frames"]
+        self.violations = packed["violations"]
 
     def extend(self, audio_ids: Iterable[int]) -> list[Frame]:
         """Takes several ids; gives the frames that they finished."""
