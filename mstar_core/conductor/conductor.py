@@ -293,7 +293,7 @@ class Conductor:
         self._judge_models()
         if address is not None:
             self._mailbox.disconnect(address)
-            for _, other in self._workers.up():
+            for other in (*self._frontends, *(each for _, each in self._workers.up())):
                 self._mailbox.send(other, PeerLost(address))
         error = Unavailable(f"worker {name!r} failed: {reason}", retry_after=RETRY_S)
         for request in list(self._by_key.values()):

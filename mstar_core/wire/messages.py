@@ -6,7 +6,7 @@
     worker     -> Conductor   WorkerReady, WorkerFailed, Beat, WalkDone, WalkFailed, Closed
     worker     -> worker      RunNode, NodeDone, StreamItems, StreamCredit, HandOver, TakeOver, TakeSlice
     worker     -> frontend    Emitted, Fetch, Spans
-    Conductor  -> frontend    ServerState, Ended, Released
+    Conductor  -> frontend    ServerState, Ended, Released, PeerLost
     frontend   -> anyone      AskMetrics, answered by Metrics
 
 Messages name tensors by `TensorRef`; what a reference points to moves by a transport, not in the message, unless it is

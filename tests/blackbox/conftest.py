@@ -1,6 +1,7 @@
 import base64
 import io
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +14,14 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mstar_core import env
 from mstar_core.client.service import Service
 from mstar_core.media.pcm import to_pcm
+from mstar_core.plugins.registry import load_registry
 from mstar_core.server.settings import ServerSettings
 from mstar_core.spec.content import Text
 from mstar_core.spec.placement import Placement
-from mstar_core.testing import scripted
+from mstar_core.testing import distributions, scripted
 from mstar_core.testing.plugins import registry_with
 from mstar_core.testing.server import http_server
 
@@ -78,19 +81,61 @@ def wait_for(condition) -> bool:
     return condition()
 
 
+THREE_WORKERS = {
+    "workers": {name: {"device": "cpu", "threads": 1} for name in ("reading", "writing", "speaking")},
+    "groups": [
+        {"nodes": ["reader", "counter"], "worker": "reading"},
+        {"nodes": ["writer"], "worker": "writing"},
+        {"nodes": ["speaker"], "worker": "speaking"},
+    ],
+}
+"""Every edge of the scripted model goes from one worker to another; the first one walks no walk of its own."""
+
+NARROW = {"models": {"scripted": {"running": 1, "waiting": 1}}}
+
+PLUGIN = """
+from mstar_core.testing.scripted import (
+    mstar_config, mstar_models, mstar_nodes, mstar_processor, mstar_state_machine, mstar_walks
+)
+"""
+
+
+@pytest.fixture(scope="package", params=["threads", "processes"])
+def shape(request, tmp_path_factory):
+    """How the parties run; starts the service in that shape, for a placement given as a mapping.
+
+    As processes there are three workers, and their processes find the scripted model as an installed plugin.
+    """
+    if request.param == "threads":
+        yield lambda fields: {"registry": registry_with(scripted), "placement": Placement.model_validate(fields)}
+        return
+    directory = tmp_path_factory.mktemp("site-packages")
+    distributions.install(directory, "mstar-scripted", PLUGIN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(directory)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        patch.setenv(env.PLUGINS.name, "mstar-scripted")
+        registry = load_registry([str(directory)])
+        yield lambda fields: {
+            "registry": registry,
+            "placement": Placement.model_validate({**THREE_WORKERS, **fields}),
+            "processes": True,
+        }
+
+
 @contextmanager
-def served(placement: Placement | None = None) -> Iterator[Served]:
+def served(**options) -> Iterator[Served]:
     with (
-        Service.start(["scripted"], registry=registry_with(scripted), placement=placement) as service,
+        Service.start(["scripted"], **options) as service,
         http_server(service, ServerSettings(port=0, drain_s=5)) as url,
         httpx.Client(base_url=url, timeout=60) as http,
     ):
         yield Served(service, http)
 
 
-@pytest.fixture(scope="session")
-def shared_server():
-    with served() as server:
+@pytest.fixture(scope="package")
+def shared_server(shape):
+    with served(**shape({})) as server:
         yield server
 
 
@@ -101,9 +146,9 @@ def server(shared_server):
     assert_at_rest(shared_server)
 
 
-@pytest.fixture(scope="session")
-def shared_narrow_server():
-    with served(Placement.model_validate({"models": {"scripted": {"running": 1, "waiting": 1}}})) as server:
+@pytest.fixture(scope="package")
+def shared_narrow_server(shape):
+    with served(**shape(NARROW)) as server:
         yield server
 
 

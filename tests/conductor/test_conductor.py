@@ -115,9 +115,9 @@ class Stage:
         self.tell(Cancel(request or f"r{number}", self.frontend.address, number))
 
     def heard(self) -> Ended | ServerState:
-        """The next message to the frontend, but for those that say that inputs are read no more."""
-        while isinstance(message := self._next(self.frontend, 1)[0], Released):
-            self.released.append(message.ticket)
+        """The next message to the frontend, but for those that say what is read no more, or gone."""
+        while isinstance(message := self._next(self.frontend, 1)[0], Released | PeerLost):
+            self.released += [message.ticket] if isinstance(message, Released) else []
         return message
 
     def ordered(self, count, worker=None) -> list:
