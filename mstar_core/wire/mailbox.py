@@ -1,82 +1,152 @@
-"""Channels: every party owns one mailbox; whoever knows its endpoint can send to it.
+"""Channels: every party owns one mailbox; whoever knows its address can send to it.
 
-A mailbox is a bound ZeroMQ PULL socket; peers connect PUSH sockets. The endpoint decides the shape of the deployment
-(`inproc://` between threads, `ipc://` between processes, `tcp://` between hosts) and nothing else changes. A send
-never blocks: what a slow peer's queue does not take waits in this party's outbox and goes out when the socket is
-writable, so two peers that burst at each other both finish. Messages to one peer keep their order.
+A mailbox is a ZeroMQ PULL socket bound at its `near` endpoint, `inproc://` between threads or `ipc://` between
+processes, and maybe a second one at its `far` endpoint, `tcp://` between hosts, where only those who have the
+deployment's keys can connect (CURVE) and everything is encrypted. Peers connect PUSH sockets. A send never blocks:
+what a slow peer's queue does not take waits in this party's outbox and goes out when the socket is writable, so two
+peers that burst at each other both finish. Messages to one peer keep their order.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
+from typing import TypeAlias
 
 import msgspec
 import zmq
 
-from mstar_core.wire.messages import Message
+from mstar_core.errors import ConfigurationError
+from mstar_core.wire.address import Keys, host_identity
+from mstar_core.wire.gate import close_gate, open_gate
+from mstar_core.wire.messages import Address, Message
+
+_log = logging.getLogger(__name__)
 
 _QUEUED_MESSAGES = 1000
 """ZeroMQ's high-water mark per socket: its own default, beyond which messages wait in the outbox."""
 
+_RECEIVED_MESSAGES = 1000
+"""How many messages of one socket a `receive` returns at most: a burst must not keep its party from its work."""
+
 _LINGER_MS = 1000
-"""How long what a closed waker sent may wait for its party: one that is gone must not hold up the exit for ever."""
+"""How long what was sent before a close may wait for its party: one that is gone must not hold up the exit for ever."""
+
+_RECONNECT_MS, _RECONNECT_MAX_MS = 20, 1000
+"""A peer may be starting, so the first tries to connect come fast; one that stays away is tried once a second."""
+
+_KEEPALIVE_S = (60, 10, 6)
+"""TCP keepalive: first probe after a minute of silence, then one every 10 s; six unanswered ones end a connection."""
+
+_COMPLAINT_S = 10.0
+"""Frames that are no messages are logged at most this often."""
+
+_IPC = "ipc://"
+_EVERY_INTERFACE = ("*", "0.0.0.0", "[::]")
 
 _WAKE = b""
 """An empty frame: no message, only a reason to return from `receive`."""
 
+_Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
+_Socket: TypeAlias = "zmq.Socket[bytes]"
+
+_wakers = itertools.count(1)
 _encode: Callable[[Message], bytes] = msgspec.msgpack.Encoder().encode
 _decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
 
 
 class Mailbox:
-    """One party's mailbox. All methods but `waker` belong to the thread that runs the party."""
+    """One party's mailbox. All methods but `waker` belong to the thread that runs the party.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
-        self.endpoint = endpoint
+    `near` is an `inproc://` or `ipc://` endpoint, in a directory that only this user can enter; `far` a `tcp://`
+    endpoint at an interface of this host (port 0 takes a free one), which needs `keys`. With keys a party can also
+    send to other hosts. `host` is for tests: it makes this party one of another host.
+    """
+
+    def __init__(
+        self, context: _Context, near: str, *, far: str = "", keys: Keys | None = None, host: str = ""
+    ) -> None:
+        assert not (far and near.startswith("inproc://")), "a party that others reach from afar has an ipc:// endpoint"
         self._context = context
-        self._inbox = context.socket(zmq.PULL)
-        self._inbox.set(zmq.RCVHWM, _QUEUED_MESSAGES)
-        self._inbox.bind(endpoint)
-        self._peers: dict[str, zmq.Socket[bytes]] = {}
-        self._outbox: dict[str, deque[bytes]] = {}
+        self._keys = keys
+        self._gated = False
+        self._socket_file: Path | None = None
+        self._peers: dict[str, _Peer] = {}
+        self._blocked: dict[_Socket, _Peer] = {}
+        self._strangers = _Strangers()
+        self._waker_endpoint = f"inproc://waker-{next(_wakers)}"
         self._poller = zmq.Poller()
-        self._poller.register(self._inbox, zmq.POLLIN)
+        self._inboxes: set[_Socket] = set()
+        try:
+            self._listen(self._waker_endpoint)
+            self._listen(near)
+            self._socket_file = Path(near.removeprefix(_IPC)) if near.startswith(_IPC) else None
+            bound = self._listen_encrypted(far) if far else ""
+        except BaseException:
+            self.close()
+            raise
+        self.address = Address(host or host_identity(), near, bound)
 
-    def send(self, endpoint: str, message: Message) -> None:
-        """Queue a message for the party at `endpoint`; never blocks."""
-        frame = _encode(message)
-        waiting = self._outbox.get(endpoint)
-        if waiting:
-            waiting.append(frame)
-        elif not _pushed(self._peer(endpoint), frame):
-            self._outbox[endpoint] = deque([frame])
-            self._poller.register(self._peers[endpoint], zmq.POLLOUT)
+    @property
+    def waiting(self) -> int:
+        """Messages that their peers' queues had no room for yet."""
+        return sum(len(peer.outbox) for peer in self._blocked.values())
+
+    def send(self, address: Address, message: Message) -> None:
+        """Queue a message for the party at `address`; never blocks."""
+        frame, peer = _encode(message), self._peer(address)
+        if peer.outbox:
+            peer.outbox.append(frame)
+        elif not _pushed(peer.socket, frame):
+            peer.outbox.append(frame)
+            self._blocked[peer.socket] = peer
+            self._poller.register(peer.socket, zmq.POLLOUT)
 
     def receive(self, timeout: float | None) -> list[Message]:
-        """All messages that have arrived.
+        """The messages that have arrived, or the first of them if they are very many.
 
         Waits up to `timeout` seconds (None: for ever) for a first one or a wake-up; may return early without either.
         """
-        self._flush()
         messages: list[Message] = []
-        if self._drain(messages) or timeout == 0:
-            return messages
-        self._poller.poll(None if timeout is None else int(timeout * 1000))
-        self._flush()
-        self._drain(messages)
+        for socket, _ in self._poller.poll(None if timeout is None else math.ceil(timeout * 1000)):
+            if socket in self._inboxes:
+                self._drain(socket, messages)
+            else:
+                self._flush(self._blocked[socket])
         return messages
 
     def waker(self) -> Waker:
         """A handle by which another thread wakes this party from `receive`, or sends it messages."""
-        return Waker(self._context, self.endpoint)
+        return Waker(self._context, self._waker_endpoint)
+
+    def disconnect(self, address: Address) -> None:
+        """Drop what waits for a party that is gone for good."""
+        peer = self._peers.pop(self._endpoint(address), None)
+        if peer is None:
+            return
+        if self._blocked.pop(peer.socket, None):
+            self._poller.unregister(peer.socket)
+        peer.socket.close(linger=0)
 
     def close(self) -> None:
-        """Close every socket; what a peer has not taken yet is dropped."""
-        for socket in (self._inbox, *self._peers.values()):
-            socket.close(linger=0)
+        """Close every socket. What was sent is still delivered, if its party takes it within a second."""
+        for peer in self._peers.values():
+            peer.socket.close(linger=_LINGER_MS)
+        for inbox in self._inboxes:
+            inbox.close(linger=0)
+        if self._socket_file:
+            self._socket_file.unlink(missing_ok=True)  # ZeroMQ leaves it
+            self._socket_file = None
+        if self._gated:
+            self._gated = False
+            close_gate(self._context)
 
     def __enter__(self) -> Mailbox:
         return self
@@ -86,38 +156,71 @@ class Mailbox:
     ) -> None:
         self.close()
 
-    def _peer(self, endpoint: str) -> zmq.Socket[bytes]:
-        if endpoint not in self._peers:
-            self._peers[endpoint] = _connected(self._context, endpoint)
-        return self._peers[endpoint]
+    def _listen(self, endpoint: str) -> None:
+        self._inbox().bind(endpoint)
 
-    def _drain(self, messages: list[Message]) -> bool:
-        """Append what has arrived; whether anything did, wake-ups included."""
-        arrived = False
-        while True:
+    def _listen_encrypted(self, endpoint: str) -> str:
+        """Bind a socket that takes messages from holders of the keys only; the endpoint with its real port."""
+        if self._keys is None:
+            raise ConfigurationError(f"a mailbox at {endpoint} needs keys: messages between hosts are always encrypted")
+        if endpoint.removeprefix("tcp://").rpartition(":")[0] in _EVERY_INTERFACE:
+            raise ConfigurationError(f"peers cannot connect to {endpoint}: name the address of one interface")
+        open_gate(self._context, self._keys.public)
+        self._gated = True
+        inbox = self._inbox()
+        _encrypt(inbox, endpoint, self._keys)
+        inbox.set(zmq.CURVE_SERVER, 1)
+        inbox.set(zmq.ZAP_DOMAIN, self._keys.public.encode())
+        inbox.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        inbox.bind(endpoint)
+        return inbox.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+    def _inbox(self) -> _Socket:
+        inbox = self._context.socket(zmq.PULL)
+        inbox.set(zmq.RCVHWM, _QUEUED_MESSAGES)
+        self._inboxes.add(inbox)
+        self._poller.register(inbox, zmq.POLLIN)
+        return inbox
+
+    def _endpoint(self, address: Address) -> str:
+        if address.host == self.address.host:
+            return address.near
+        assert address.far, f"{address} is on another host and has no far endpoint"
+        return address.far
+
+    def _peer(self, address: Address) -> _Peer:
+        endpoint = self._endpoint(address)
+        peer = self._peers.get(endpoint)
+        if peer is None:
+            keys = self._keys if endpoint is not address.near else None
+            peer = self._peers[endpoint] = _Peer(_connected(self._context, endpoint, keys))
+        return peer
+
+    def _drain(self, inbox: _Socket, messages: list[Message]) -> None:
+        for _ in range(_RECEIVED_MESSAGES):
             try:
-                frame = self._inbox.recv(zmq.NOBLOCK)
+                frame = inbox.recv(zmq.NOBLOCK)
             except zmq.Again:
-                return arrived
-            arrived = True
+                return
             if frame != _WAKE:
-                messages.append(_decode(frame))
+                try:
+                    messages.append(_decode(frame))
+                except msgspec.MsgspecError as error:
+                    self._strangers.complain(frame, error)
 
-    def _flush(self) -> None:
-        for endpoint, waiting in list(self._outbox.items()):
-            socket = self._peers[endpoint]
-            while waiting and _pushed(socket, waiting[0]):
-                waiting.popleft()
-            if not waiting:
-                del self._outbox[endpoint]
-                self._poller.unregister(socket)
+    def _flush(self, peer: _Peer) -> None:
+        while peer.outbox and _pushed(peer.socket, peer.outbox[0]):
+            peer.outbox.popleft()
+        if not peer.outbox:
+            del self._blocked[peer.socket]
+            self._poller.unregister(peer.socket)
 
 
 class Waker:
     """Sends into one mailbox from any thread."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
-        self._socket = _connected(context, endpoint)
+    def __init__(self, context: _Context, endpoint: str) -> None:
+        self._socket = _connected(context, endpoint, None)
         self._lock = threading.Lock()
 
     def wake(self) -> None:
@@ -136,14 +239,57 @@ class Waker:
             self._socket.close(linger=_LINGER_MS)
 
 
-def _connected(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.Socket[bytes]:
+class _Peer:
+    """The socket to one peer, and the frames that it had no room for."""
+
+    __slots__ = ("outbox", "socket")
+
+    def __init__(self, socket: _Socket) -> None:
+        self.socket = socket
+        self.outbox: deque[bytes] = deque()
+
+
+class _Strangers:
+    """Counts frames that are no messages, and logs them now and then."""
+
+    def __init__(self) -> None:
+        self._dropped = 0
+        self._quiet_until = 0.0
+
+    def complain(self, frame: bytes, error: Exception) -> None:
+        self._dropped += 1
+        now = time.monotonic()
+        if now >= self._quiet_until:
+            _log.warning("dropped %d frames that are no messages (%d bytes: %s)", self._dropped, len(frame), error)
+            self._dropped, self._quiet_until = 0, now + _COMPLAINT_S
+
+
+def _connected(context: _Context, endpoint: str, keys: Keys | None) -> _Socket:
+    """A socket to a peer. One with an empty outbox is not polled, so ZeroMQ reconnects in its own thread."""
     socket = context.socket(zmq.PUSH)
     socket.set(zmq.SNDHWM, _QUEUED_MESSAGES)
+    socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
+    socket.set(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+    if endpoint.startswith("tcp://"):
+        assert keys is not None, f"sending to {endpoint} needs the deployment's keys"
+        _encrypt(socket, endpoint, keys)
+        socket.set(zmq.CURVE_SERVERKEY, keys.public.encode())
     socket.connect(endpoint)
     return socket
 
 
-def _pushed(socket: zmq.Socket[bytes], frame: bytes) -> bool:
+def _encrypt(socket: _Socket, endpoint: str, keys: Keys) -> None:
+    socket.set(zmq.IPV6, int("[" in endpoint))
+    socket.set(zmq.CURVE_PUBLICKEY, keys.public.encode())
+    socket.set(zmq.CURVE_SECRETKEY, keys.secret.encode())
+    idle, interval, count = _KEEPALIVE_S
+    socket.set(zmq.TCP_KEEPALIVE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_IDLE, idle)
+    socket.set(zmq.TCP_KEEPALIVE_INTVL, interval)
+    socket.set(zmq.TCP_KEEPALIVE_CNT, count)
+
+
+def _pushed(socket: _Socket, frame: bytes) -> bool:
     try:
         socket.send(frame, zmq.NOBLOCK)
     except zmq.Again:
