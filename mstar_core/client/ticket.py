@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -25,13 +26,23 @@ class End:
     usage: Mapping[str, int]
 
 
-_Event: TypeAlias = "tuple[str, NDArray[Any]] | Ended | RequestError"
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """One output. `taken` is called, by the reader, when it takes it: more may be made then."""
+
+    modality: str
+    array: NDArray[Any]
+    taken: Callable[[], None]
+
+
+_Event: TypeAlias = "Made | Ended | RequestError"
 
 
 class Ticket:
     """One request. Iterate it once, with `for` or with `async for`; a failed request raises its `RequestError`.
 
-    `end` is set once the iteration has ended well. Leaving the iteration early does not cancel: call `cancel`.
+    A request makes no more than some dozens of outputs that were not taken yet (`EMIT_WINDOW`): then it waits for its
+    reader. `end` is set once the iteration has ended well. Leaving the iteration early does not cancel: call `cancel`.
     """
 
     def __init__(self, request_id: str, renderer: Renderer, cancel: Callable[[], None]) -> None:
@@ -43,12 +54,17 @@ class Ticket:
         self._arrived = threading.Condition()
         self._notify: Callable[[], None] | None = None
 
+    @property
+    def waiting(self) -> int:
+        """How many outputs, or its end, the reader has not taken yet."""
+        return len(self._events)
+
     def cancel(self) -> None:
         """Stop the request and free what it holds; from any thread, any number of times, also after its end."""
         self._cancel()
 
     def deliver(self, event: _Event) -> None:
-        """Called by the frontend's thread: one output, or the end."""
+        """Called by the frontend: one output, or the end."""
         with self._arrived:
             self._events.append(event)
             self._arrived.notify()
@@ -86,12 +102,13 @@ class Ticket:
             yield from self._renderer.finish()
             self.end = End(event.reason, self._renderer.usage(event.tokens))
             return
-        content = self._renderer.output(*event)
+        event.taken()
+        content = self._renderer.output(event.modality, event.array)
         if content is not None:
             yield content
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
     """Call back in the loop, unless it was closed meanwhile: then nobody waits there."""
-    if not loop.is_closed():
+    with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback)

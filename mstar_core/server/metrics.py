@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from fastapi import APIRouter, Request
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from starlette.responses import Response
 
+from mstar_core.client.samples import SECONDS
 from mstar_core.client.service import Service
-
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""Bucket borders from a refused request (milliseconds) to minutes of generated media."""
+from mstar_core.wire.messages import Sample
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -54,7 +59,7 @@ class HttpMetrics:
 
     def _histogram(self, name: str, help: str) -> Histogram:
         return Histogram(
-            f"mstar_http_request_{name}_seconds", help, ("route",), registry=self.registry, buckets=_SECONDS
+            f"mstar_http_request_{name}_seconds", help, ("route",), registry=self.registry, buckets=SECONDS
         )
 
 
@@ -67,13 +72,27 @@ class _ServiceCollector:
     def collect(self) -> Iterator[Metric]:
         samples = sorted(self._service.metrics(), key=lambda sample: sample.name)
         for name, group in groupby(samples, key=lambda sample: sample.name):
-            members = list(group)
-            labels = list(members[0].labels)
-            make = CounterMetricFamily if members[0].kind == "counter" else GaugeMetricFamily
-            family = make(name, members[0].help, labels=labels)
-            for sample in members:
-                family.add_metric([sample.labels[label] for label in labels], sample.value)
-            yield family
+            yield _family(name, list(group))
+
+
+def _family(name: str, samples: Sequence[Sample]) -> Metric:
+    """The samples of one name. A label that a sample lacks is empty, which means the same to Prometheus."""
+    labels = sorted({label for sample in samples for label in sample.labels})
+    values = [[sample.labels.get(label, "") for label in labels] for sample in samples]
+    help = samples[0].help
+    if samples[0].kind == "histogram":
+        histogram = HistogramMetricFamily(name, help, labels=labels)
+        for of, sample in zip(values, samples, strict=True):
+            histogram.add_metric(of, [(_border(top), count) for top, count in sample.buckets], sample.value)
+        return histogram
+    family = (CounterMetricFamily if samples[0].kind == "counter" else GaugeMetricFamily)(name, help, labels=labels)
+    for of, sample in zip(values, samples, strict=True):
+        family.add_metric(of, sample.value)
+    return family
+
+
+def _border(top: float) -> str:
+    return "+Inf" if math.isinf(top) else str(top)
 
 
 def metrics_routes(metrics: HttpMetrics) -> APIRouter:

@@ -8,16 +8,15 @@ import httpx
 import numpy as np
 import pytest
 
-from mstar_core.client.samples import Sample
 from mstar_core.client.service import Health, ServedModel
-from mstar_core.client.ticket import Ticket
+from mstar_core.client.ticket import Made, Ticket
 from mstar_core.errors import Cancelled, Conflict, InvalidRequest, NodeFailed, RequestError
 from mstar_core.server.settings import ServerSettings
 from mstar_core.spec.content import Audio, Text
 from mstar_core.spec.model import Checkpoint, ModelCard, ModelConfig, ModelSpec
 from mstar_core.spec.params import SEED, Parameter, check_parameters
 from mstar_core.testing.server import http_server
-from mstar_core.wire.messages import Ended
+from mstar_core.wire.messages import Ended, Sample, WorkerState
 
 RATE = 24_000
 VOICES = ("tara", "leo")
@@ -46,6 +45,7 @@ class ScriptedService:
     models: dict[str, ServedModel]
     script: list[Any] = field(default_factory=list)
     state: Health | None = None
+    workers: dict[str, WorkerState] = field(default_factory=dict)
     seen: list[dict[str, Any]] = field(default_factory=list)
     running: dict[str, threading.Event] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ class ScriptedService:
             if isinstance(step, str):
                 reason = step
             elif not isinstance(step, (int, float)):
-                ticket.deliver(("content", step))
+                ticket.deliver(Made("content", step, lambda: None))
         return self._end(ticket, Ended(ticket.id, reason, 0, {"input_tokens": 3, "output_tokens": 7}))
 
     def _end(self, ticket, end):
@@ -97,6 +97,9 @@ class ScriptedService:
             Sample("mstar_requests_submitted", "counter", "Requests.", {}, len(self.seen)),
             Sample("mstar_pages", "gauge", "Pages.", {"node": "a"}, 5),
             Sample("mstar_pages", "gauge", "Pages.", {"node": "b"}, 6),
+            Sample("mstar_up", "gauge", "Answers.", {"party": "conductor"}, 1),
+            Sample("mstar_up", "gauge", "Answers.", {"party": "w0", "host": "far"}, 0),
+            Sample("mstar_wait", "histogram", "Wait.", {"node": "a"}, 2.5, [(0.5, 3), (1.0, 4), (float("inf"), 5)]),
         ]
 
 
@@ -118,6 +121,9 @@ def served(name: str, inputs, outputs, routes, parameters) -> ServedModel:
 READY = Health(live=True, ready=True, models={"speaker": "ready", "everything": "ready"}, workers={"w0": "ready"})
 
 
+WORKERS = {"w0": WorkerState("ready", {"speaker": ["writer"]}, "cuda:0", 2**30, 2**20)}
+
+
 @pytest.fixture(scope="module")
 def shared_service():
     """Serves `speaker` (text to speech) and `everything` (any content to any content)."""
@@ -135,7 +141,7 @@ def shared_service():
 @pytest.fixture
 def service(shared_service):
     """The service behind the module's server, as new."""
-    shared_service.script, shared_service.state = [], READY
+    shared_service.script, shared_service.state, shared_service.workers = [], READY, dict(WORKERS)
     shared_service.seen.clear()
     shared_service.cancelled.clear()
     return shared_service

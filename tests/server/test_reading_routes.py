@@ -1,6 +1,7 @@
 import httpx
 import openai
 import pytest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from mstar_core.client.service import Health
@@ -58,13 +59,36 @@ def test_health_tells_what_is_not_ready_while_the_server_lives(http, service):
     service.state = LOADING
     answer = http.get("/health")
     assert answer.status_code == http.get("/health/ready").status_code == 503
-    assert answer.json() == {
-        "live": True,
-        "ready": False,
-        "models": {"speaker": "worker w0 died"},
-        "workers": {"w0": "failed"},
+    told = answer.json()
+    assert (told["live"], told["ready"], told["status"]) == (True, False, "unavailable")
+    assert told["models"] == {"speaker": "worker w0 died"}
+    assert told["workers"]["w0"] == {
+        "state": "ready",
+        "nodes": {"speaker": ["writer"]},
+        "device": "cuda:0",
+        "memory": {"device": 2**30, "host": 2**20},
     }
     assert http.get("/health/live").status_code == 200
+
+
+def health(ready, models, workers):
+    return Health(live=True, ready=ready, models={"m": models}, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "code"),
+    [
+        (health(True, "ready", {"a": "ready", "b": "ready"}), "ready", 200),
+        (health(True, "ready", {"a": "ready", "b": "restarting after: killed"}), "degraded", 200),
+        (health(False, "loading", {"a": "ready", "b": "loading"}), "loading", 503),
+        (health(False, "worker 'a': out of memory", {"a": "out of memory"}), "unavailable", 503),
+        (health(False, "ready", {"a": "ready"}), "stopping", 503),
+    ],
+)
+def test_health_tells_the_state_in_a_word(http, service, state, status, code):
+    service.state = state
+    answer = http.get("/health")
+    assert (answer.json()["status"], answer.status_code) == (status, code)
 
 
 def samples_in(answer):
@@ -92,10 +116,19 @@ def test_metrics_hold_the_services_samples_and_the_servers_own(http, service, to
     assert samples["mstar_http_request_first_byte_seconds_count", "/v1/audio/speech"] >= 1
 
 
+def test_metrics_of_other_parties_may_have_labels_and_buckets_of_their_own(http):
+    samples = samples_in(http.get("/metrics"))
+    assert samples["mstar_up", "", "conductor"] == 1
+    assert samples["mstar_up", "far", "w0"] == 0
+    assert [samples["mstar_wait_bucket", top, "a"] for top in ("0.5", "1.0", "+Inf")] == [3, 4, 5]
+    assert (samples["mstar_wait_sum", "a"], samples["mstar_wait_count", "a"]) == (2.5, 5)
+
+
 def test_metrics_are_openmetrics_for_a_scraper_that_asks(http):
     answer = http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
-    assert answer.text.endswith("# EOF\n")
+    names = [family.name for family in openmetrics.text_string_to_metric_families(answer.text)]
+    assert "mstar_requests_submitted" in names
 
 
 def test_schema_describes_the_routes_and_loads_nothing_from_elsewhere(http):
