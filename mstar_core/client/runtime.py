@@ -1,105 +1,130 @@
-"""The in-process runtime: Conductor, worker and frontend as threads that talk over `inproc://`."""
+"""The runtime of one server: the frontend and its thread, and the supervisor of everything else."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 import zmq
 
 from mstar_core.client.frontend import Frontend
-from mstar_core.conductor.conductor import Conductor
-from mstar_core.conductor.models import ServedModel
+from mstar_core.client.samples import samples_of
+from mstar_core.client.trace_file import TraceFile
 from mstar_core.errors import Unavailable
-from mstar_core.spec.placement import Placement
+from mstar_core.launch.plan import Context, Plan, any_port
+from mstar_core.launch.supervisor import Supervisor
+from mstar_core.wire.address import Keys
+from mstar_core.wire.exchange import Exchange
 from mstar_core.wire.mailbox import Mailbox
-from mstar_core.wire.messages import Stop, WorkerFailed
-from mstar_core.wire.store import LocalStore
-from mstar_core.worker.launch import ModelSource, run_worker
-
-if TYPE_CHECKING:
-    from mstar_core.worker.worker import Worker
+from mstar_core.wire.messages import Sample, ServerState, WorkerState
 
 _log = logging.getLogger(__name__)
 
-_CONDUCTOR = "inproc://conductor"
-_FRONTEND = "inproc://frontend"
+_RETRY_S = 1.0
+"""When to try again while another Conductor is being started, which takes about as long."""
+
+_METRICS_S = 2.0
+"""How long parties may take to say what they count: a worker's loop answers between two batches."""
 
 
 class Runtime:
-    """Starts the parties' threads, and stops them. `state` follows what the Conductor announces."""
+    """Starts everything that a plan names and returns when it is ready; `close` ends it.
 
-    def __init__(self, sources: Sequence[ModelSource], placement: Placement) -> None:
-        self.ready = False
-        self.models: Mapping[str, str] = {source.spec.card.name: "loading" for source in sources}
-        self.worker: Worker | None = None
-        self._changed = threading.Condition()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.tensors = LocalStore()
-        conductor_mailbox = Mailbox(self._context, _CONDUCTOR)
-        self._conductor = conductor_mailbox.waker()
-        self.frontend = Frontend(Mailbox(self._context, _FRONTEND), self._conductor, self.tensors, self._on_state)
-        served = {
-            source.spec.card.name: ServedModel(
-                source.spec,
-                placement.model(source.spec.card.name).running,
-                placement.model(source.spec.card.name).waiting,
+    Raises `Unavailable` with the reason when something cannot be started. Whatever is raised meanwhile, Ctrl-C
+    included, everything is ended before. `state` is what is known of models and workers now. `keys` is the key file, if
+    other hosts take part; requests and batches are written to the file `trace`.
+    """
+
+    def __init__(
+        self,
+        make_plan: Callable[[Context], Plan],
+        models: Sequence[str],
+        *,
+        keys: Path | None = None,
+        trace: Path | None = None,
+        start_timeout: float = 600.0,
+    ) -> None:
+        self._context: Context = zmq.Context()
+        self._all_ended = True
+        with ExitStack() as stack:
+            stack.callback(self._end_context)
+            plan = make_plan(self._context)
+            for launcher in dict.fromkeys((plan.conductor, *plan.workers.values())):
+                stack.callback(launcher.close)
+            self.state = _unknown(models, plan.workers, "loading", "loading")
+            trace_file = stack.enter_context(TraceFile(trace)) if trace else None
+            mailbox = stack.enter_context(
+                Mailbox(
+                    self._context,
+                    plan.conductor.near("frontend"),
+                    far=any_port(plan.far),
+                    keys=Keys.load(keys) if keys else None,
+                )
             )
-            for source in sources
-        }
-        conductor = Conductor(conductor_mailbox, served, (_FRONTEND,))
-        name = next(iter(placement.workers))
-        worker_mailbox = Mailbox(self._context, f"inproc://worker-{name}")
-        self._threads = [
-            self._thread("conductor", conductor.run, self._conductor_failed),
-            self._thread("frontend", self.frontend.run, self._conductor_failed),
-            self._thread(
-                f"worker-{name}",
-                lambda: run_worker(name, worker_mailbox, _CONDUCTOR, sources, placement, self.tensors, self._on_worker),
-                lambda error: self._conductor.send(WorkerFailed(name, f"{type(error).__name__}: {error}")),
-            ),
-        ]
+            exchange = Exchange(mailbox.address, local=plan.conductor.local)
+            stack.callback(exchange.close)
+            self._supervisor = Supervisor(
+                self._context,
+                plan,
+                (mailbox.address,),
+                self._conductor_lost,
+                trace=trace is not None,
+                start_timeout=start_timeout,
+            )
+            stack.callback(self._end_parties)
+            conductor = self._supervisor.start()
+            self.frontend = Frontend(mailbox, conductor, exchange, self._heard, trace_file)
+            thread = threading.Thread(target=self._run_frontend, name="frontend", daemon=True)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(self.frontend.close)
+            self._supervisor.wait_started()
+            self._closing = stack.pop_all()
 
-    def wait_ready(self, on_change: Callable[[Mapping[str, str]], None] | None = None) -> None:
-        """Return when every model is ready; raise `Unavailable` with the reason when one cannot be."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.ready or any(state != "loading" for state in self.models.values()))
-            if not self.ready:
-                reasons = "; ".join(f"{name}: {state}" for name, state in self.models.items() if state != "ready")
-                raise Unavailable(f"cannot serve {reasons}")
+    def metrics(self) -> list[Sample]:
+        """What all parties count, and how often each was started again. Waits for their answers."""
+        restarts = [
+            Sample("mstar_restarts", "counter", "How often a party was started again.", {"party": party}, count)
+            for party, count in self._supervisor.restarts().items()
+        ]
+        return samples_of(self.frontend, self._supervisor.addresses(), _METRICS_S) + restarts
 
     def close(self) -> None:
-        """Stop every thread. Requests still open end as unavailable."""
-        self._conductor.send(Stop())
-        self.frontend.close()
-        for thread in self._threads:
-            thread.join()
-        self._conductor.close()
-        self._context.term()
+        """End everything, in bounded time. Requests that are still open end as unavailable."""
+        self._closing.close()
 
-    def _thread(self, name: str, run: Callable[[], None], failed: Callable[[Exception], None]) -> threading.Thread:
-        def guarded() -> None:
-            try:
-                run()
-            except Exception as error:  # isolation boundary: a party's thread; the others must hear of its end
-                _log.critical("thread %s failed", name, exc_info=error)
-                failed(error)
+    def _run_frontend(self) -> None:
+        try:
+            self.frontend.run()
+        except Exception as error:  # isolation boundary: the frontend's thread; its tickets have ended by now
+            _log.critical("the frontend failed", exc_info=error)
+            reason = f"the frontend failed: {type(error).__name__}: {error}"
+            self._supervisor.give_up(reason)
+            self._conductor_lost(f"cannot be heard: {reason}")
 
-        thread = threading.Thread(target=guarded, name=f"mstar-{name}", daemon=True)
-        thread.start()
-        return thread
+    def _heard(self, state: ServerState) -> None:
+        """The Conductor has said something of the server; on the frontend's thread."""
+        self.state = state
+        self._supervisor.observe(state)
 
-    def _on_state(self, ready: bool, models: Mapping[str, str]) -> None:
-        with self._changed:
-            self.ready, self.models = ready, models
-            self._changed.notify_all()
+    def _conductor_lost(self, reason: str) -> None:
+        """The Conductor has ended, and all requests with it; what it knew is not known any more."""
+        reason = f"the Conductor {reason}"
+        self.state = _unknown(self.state.models, self.state.workers, reason, "unknown, since the Conductor has ended")
+        self.frontend.fail_all(Unavailable(reason, retry_after=_RETRY_S))
 
-    def _on_worker(self, worker: Worker) -> None:
-        self.worker = worker
+    def _end_parties(self) -> None:
+        self._all_ended = self._supervisor.close()
 
-    def _conductor_failed(self, error: Exception) -> None:
-        reason = f"the server has failed: {type(error).__name__}: {error}"
-        self._on_state(False, dict.fromkeys(self.models, reason))
-        self.frontend.fail_all(Unavailable(reason))
+    def _end_context(self) -> None:
+        """Close what was left open; the sockets of a thread that does not end are its own."""
+        if self._all_ended:
+            self._context.destroy(linger=0)
+
+
+def _unknown(models: Iterable[str], workers: Iterable[str], model: str, worker: str) -> ServerState:
+    """The state of a server whose Conductor says nothing."""
+    return ServerState(False, dict.fromkeys(models, model), dict.fromkeys(workers, WorkerState(worker)))

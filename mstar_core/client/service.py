@@ -7,22 +7,23 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mstar_core.client.samples import Sample, samples_of
+from mstar_core.client.runtime import Runtime
 from mstar_core.client.ticket import Ticket
-from mstar_core.errors import InvalidRequest, NotFound, PlacementError, RequestError, Unavailable, nearest
+from mstar_core.errors import InvalidRequest, NotFound, RequestError, Unavailable, nearest
+from mstar_core.launch.plan import Chosen, process_plan, thread_plan
 from mstar_core.plugins.assemble import assemble, locate
 from mstar_core.plugins.registry import Registry, load_registry
 from mstar_core.spec.content import Content, Prepared, Processor
 from mstar_core.spec.model import ModelSpec
 from mstar_core.spec.params import SEED, SEED_LIMIT, Parameter, check_parameters
 from mstar_core.spec.placement import Placement, check_placement
-
-if TYPE_CHECKING:
-    from mstar_core.client.runtime import Runtime
+from mstar_core.wire.messages import Sample, WorkerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Health:
 
 
 class Service:
-    """Runs models in this process and takes requests for them from any thread.
+    """Runs models, in this process or in others, and takes requests for them from any thread.
 
     with Service.start(["speaker"]) as service:
         ticket = service.submit("speaker", [Text("Hello.")], {"seed": 1})
@@ -67,44 +68,37 @@ class Service:
         placement: Placement | None = None,
         registry: Registry | None = None,
         progress: Callable[[str], None] | None = None,
+        processes: bool = False,
+        trace: Path | None = None,
+        keys: Path | None = None,
+        start_timeout: float = 600.0,
+        log_format: str = "text",
+        log_level: str = "info",
     ) -> Service:
         """Load models and return once all are ready.
 
         `checkpoints` maps models to a checkpoint's name, directory or hub id (default: the card's first). `progress`
-        is told what is being done. Raises `PluginError`, `CheckpointError`, `SpecError`, `PlacementError`, or
-        `Unavailable` when a node cannot be loaded.
+        is told what is being done. With `processes` Conductor and workers are processes, which log to standard error in
+        `log_format` from `log_level` on, and this one never imports torch; they see the plugins that are installed.
+        `keys` is the key file that workers on other hosts have too. Requests and batches are written to `trace`. Raises
+        `PluginError`, `CheckpointError`, `SpecError`, `PlacementError`, `ConfigurationError`, or `Unavailable` when
+        something cannot be started, or is not ready after `start_timeout` seconds.
         """
-        from mstar_core.client.runtime import Runtime
-        from mstar_core.engines.build import CORE_ENGINES
-        from mstar_core.worker.launch import ModelSource
-
         report = progress or _silent
         registry = registry or load_registry()
         placement = placement or Placement()
-        served, sources = {}, []
-        for name in dict.fromkeys(models):
-            wanted = (checkpoints or {}).get(name) or placement.model(name).checkpoint
-            report(f"reading {name}" + (f" from {wanted}" if wanted else ""))
-            card = registry.card(name)
-            directory = locate(card, wanted)
-            spec = assemble(registry, name, directory)
-            processor = registry.owner(name).processor(card, spec.config, directory)
-            parameters = (*spec.config.parameters, SEED)
-            served[name] = ServedModel(spec, parameters, processor, wanted or card.checkpoints[0].name)
-            engines = {
-                each.engine: registry.extension("mstar_engines", each.engine, CORE_ENGINES) for each in spec.nodes
-            }
-            sources.append(ModelSource(spec, directory, engines))
-        check_placement(placement, [source.spec for source in sources])
-        _refuse_unavailable(placement)
+        chosen = [
+            _choose(registry, name, (checkpoints or {}).get(name) or placement.model(name).checkpoint, report)
+            for name in dict.fromkeys(models)
+        ]
+        check_placement(placement, [each.spec for each in chosen])
+        served = {each.spec.card.name: _served(registry, each) for each in chosen}
         report("loading weights")
-        runtime = Runtime(sources, placement)
-        try:
-            runtime.wait_ready()
-        except Unavailable:
-            runtime.close()
-            raise
-        return cls(served, runtime)
+        if processes:
+            plan = partial(process_plan, registry, chosen, placement, keys=keys, logs=(log_format, log_level))
+        else:
+            plan = partial(thread_plan, registry, chosen, placement)
+        return cls(served, Runtime(plan, list(served), keys=keys, trace=trace, start_timeout=start_timeout))
 
     def submit(
         self,
@@ -114,10 +108,12 @@ class Service:
         *,
         outputs: frozenset[str] | None = None,
         request_id: str | None = None,
+        timeout: float | None = None,
     ) -> Ticket:
         """Check a request, prepare its tensors, and send it on its way.
 
-        `outputs` are the modalities wanted (default: all that the model makes). Raises `NotFound`, `InvalidRequest`,
+        `outputs` are the modalities wanted (default: all that the model makes); after `timeout` seconds the request
+        fails (default: the model's own deadline). Raises `NotFound`, `InvalidRequest`,
         `Conflict` or `Unavailable`; what only the Conductor knows is raised by the ticket's iteration. Does CPU work:
         in an event loop, call it from a thread.
         """
@@ -137,18 +133,27 @@ class Service:
             prepared,
             secrets.randbelow(SEED_LIMIT) if seed is None else seed,
             served.processor.render(prepared),
+            timeout,
         )
 
     def health(self) -> Health:
-        """Whether requests would be served now."""
-        ready = self._runtime.ready and not self._draining
-        worker = self._runtime.worker
-        workers = {worker.name: "ready" if self._runtime.ready else "failed"} if worker else {}
-        return Health(live=True, ready=ready, models=self._runtime.models, workers=workers)
+        """Whether requests would be served now, as the Conductor last said."""
+        state = self._runtime.state
+        return Health(
+            live=True,
+            ready=state.ready and not self._draining,
+            models=state.models,
+            workers={name: worker.state for name, worker in state.workers.items()},
+        )
+
+    @property
+    def workers(self) -> Mapping[str, WorkerState]:
+        """What each worker runs, and how much memory it has taken."""
+        return self._runtime.state.workers
 
     def metrics(self) -> Sequence[Sample]:
-        """Counters and gauges of frontend, worker and engines."""
-        return samples_of(self._runtime)
+        """What frontend, Conductor, workers and engines count. Waits for their answers: not for an event loop."""
+        return self._runtime.metrics()
 
     @property
     def open_requests(self) -> int:
@@ -174,18 +179,19 @@ class Service:
         self.close()
 
 
-def _refuse_unavailable(placement: Placement) -> None:
-    """Raise `PlacementError` for what a placement may say and one process does not do."""
-    problems = []
-    if len(placement.workers) > 1:
-        problems.append(f"workers: {len(placement.workers)} are named; one process runs exactly one")
-    for index, group in enumerate(placement.groups):
-        if group.walks:
-            problems.append(f"groups[{index}].walks: a node runs in one place for all walks; leave walks out")
-        if group.tp > 1:
-            problems.append(f"groups[{index}].tp: tensor parallelism over {group.tp} ranks is not available yet")
-    if problems:
-        raise PlacementError("\n".join(f"placement: {problem}" for problem in problems))
+def _choose(registry: Registry, name: str, wanted: str | None, report: Callable[[str], None]) -> Chosen:
+    """Find a model's checkpoint and assemble the model."""
+    report(f"reading {name}" + (f" from {wanted}" if wanted else ""))
+    directory = locate(registry.card(name), wanted)
+    return Chosen(assemble(registry, name, directory), directory, wanted)
+
+
+def _served(registry: Registry, chosen: Chosen) -> ServedModel:
+    """Make the model's processor."""
+    spec = chosen.spec
+    processor = registry.owner(spec.card.name).processor(spec.card, spec.config, chosen.directory)
+    checkpoint = chosen.wanted or spec.card.checkpoints[0].name
+    return ServedModel(spec, (*spec.config.parameters, SEED), processor, checkpoint)
 
 
 def _silent(_: str) -> None:
