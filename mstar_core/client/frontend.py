@@ -119,8 +119,8 @@ class Frontend:
                 for message in messages:
                     self._handle(message)
         finally:
-            self.fail_all(Unavailable("the server has stopped"))
             self._leave()
+            self.fail_all(Unavailable("the server has stopped"))
 
     def fail_all(self, error: RequestError) -> None:
         """The Conductor is gone: end every open request with `error`, and refuse new ones until there is another.
