@@ -343,13 +343,13 @@ class Conductor:
             labels = {"model": model.name}
             yield Sample("mstar_requests_running", "gauge", "Requests that were admitted.", labels, model.admitted)
             yield Sample("mstar_requests_waiting", "gauge", "Requests in the queue.", labels, len(model.queue))
-            yield Sample("mstar_model_ready", "gauge", "Whether it can be asked.", labels, model.state == READY)
+            yield Sample("mstar_model_ready", "gauge", "Whether it can be asked.", labels, int(model.state == READY))
         for (name, reason), count in self._ends.items():
             labels = {"model": name, "reason": reason}
             yield Sample("mstar_conductor_ended", "counter", "Requests by model and outcome.", labels, count)
         for worker in self._workers.by_name.values():
             labels = {"worker": worker.name}
-            yield Sample("mstar_worker_up", "gauge", "Whether requests are sent to it.", labels, worker.up)
+            yield Sample("mstar_worker_up", "gauge", "Whether requests are sent to it.", labels, int(worker.up))
             yield Sample("mstar_worker_load", "gauge", "Requests that it was given and holds.", labels, worker.load)
         yield Sample("mstar_outbox", "gauge", "Messages that wait.", {"party": "conductor"}, self._mailbox.waiting)
 

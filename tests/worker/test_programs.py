@@ -72,10 +72,12 @@ class Host:
         )
         compiled = compile_model(spec)
         params = params or {}
+        streams = [Stream(edge) for edge in edges]
         self.request = SimpleNamespace(
             params=params,
             slots={"main": [None] * compiled.slots["main"]},
-            streams=[Stream(edge) for edge in edges],
+            producing=streams.__getitem__,
+            consuming=streams.__getitem__,
             count=lambda times: (
                 2**62 if times is None else times if isinstance(times, int) else params[times.name] + times.offset
             ),
@@ -98,14 +100,14 @@ class Host:
         while self._ready:
             op = self._ready.popleft()
             inputs = {port: self.run.slots[slot] for port, slot in op.inputs}
-            inputs |= {port: self.request.streams[edge].take() for port, edge in op.takes}
+            inputs |= {port: self.request.consuming(edge).take() for port, edge in op.takes}
             for _, edge in op.pushes:
-                self.request.streams[edge].reserve()
+                self.request.producing(edge).reserve()
             self.ran.append(op.node)
             task = Task(
                 request=NodeRequest(1, {}, 0), walk="walk", inputs=inputs, step=len(self.ran), run=self.run, op=op
             )
-            store(task, FUNCTIONS[op.node](**inputs))
+            store(self.run, task, FUNCTIONS[op.node](**inputs))
             advance(self.run, op.next, self)
         return self
 
@@ -183,16 +185,16 @@ def test_a_loop_over_a_stream_ends_with_its_final_chunk():
     listening = DynamicLoop(Run("listen"), at_most=None, until=StreamEnd("listen", "heard"), gather=("value",))
     host = Host(Sequential(listening, Emit("value", "tensor")), edges=(EDGE,))
     for item in range(5):
-        host.request.streams[0].reserve()
-        host.request.streams[0].push(item)
-    host.request.streams[0].finish()
+        host.request.consuming(0).reserve()
+        host.request.consuming(0).push(item)
+    host.request.consuming(0).finish()
     host.walked()
     assert (host.emitted, host.ends) == ([[(0, 1), (2, 3), (4,)]], ["until"])
 
 
 def test_a_run_fills_the_streams_of_its_outputs():
     host = Host(Loop(Sequential(Run("add"), Run("double")), times=4), edges=(EDGE,)).walked()
-    assert [host.request.streams[0].take().items for _ in range(2)] == [(2, 4), (6, 8)]
+    assert [host.request.consuming(0).take().items for _ in range(2)] == [(2, 4), (6, 8)]
 
 
 def test_reports_hold_the_flags_of_the_last_run():
