@@ -150,6 +150,7 @@ def test_a_parameter_named_like_an_option_of_the_command_is_offered_with_a_prefi
         (["hello", "--items", "-1"], "'items' must be at least 0, got -1"),
         (["hello", "--items", "x"], "'x' is not a valid integer"),
         (["hello", "--itmes", "1"], "--itmes"),
+        (["hello", "--timeout", "0"], "0.0 is not in the range x>0"),
         (["hello", "-o", "x.wave"], "x.wave: cannot tell what to write from the suffix '.wave' (did you mean '.wav'?)"),
         (["hello", "-o", "x.txt"], "x.txt: model 'scripted' makes audio, tensor, not text"),
         (["hello", "-o", "absent/x.wav"], "there is no directory absent"),
@@ -178,17 +179,25 @@ def test_a_node_that_fails_exits_1_naming_it_and_writes_nothing(run, tmp_path):
     assert list((tmp_path / "work").iterdir()) == []
 
 
+def test_a_request_that_outlasts_its_timeout_exits_1_and_writes_nothing(run, tmp_path):
+    endless = ("--items", "100000", "--max-items", "100000", "--delay-ms", "1")
+    status, _, err = run("hello", "-o", "x.wav", "--timeout", "0.2", *endless)
+    assert status == 1
+    assert "did not end within 0.2 s" in err
+    assert list((tmp_path / "work").iterdir()) == []
+
+
 def test_a_checkpoint_that_does_not_exist_exits_1(run):
     status, _, err = run("hello", "--checkpoint", "tinyy")
     assert status == 1
     assert "no checkpoint 'tinyy' (did you mean 'tiny'?)" in err
 
 
-def start(site, *arguments, **options):
+def start(site, *arguments, plugin="mstar-scripted", **options):
     """The command in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "mstar_core", "run", "scripted", *arguments],
-        env={**environment([site], ["mstar-scripted"]), "OMP_NUM_THREADS": "1"},
+        env={**environment([site], [plugin]), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -204,6 +213,38 @@ def test_ctrl_c_ends_the_request_with_status_130_and_no_traceback(site):
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
+
+
+SLOW = """
+import dataclasses
+import pathlib
+import time
+
+from mstar_core.plugins.hookspecs import hookimpl
+from mstar_core.testing import scripted
+from mstar_core.testing.scripted import mstar_config, mstar_models, mstar_processor, mstar_state_machine, mstar_walks
+
+@hookimpl
+def mstar_nodes(card, config):
+    return tuple(dataclasses.replace(node, factory="mstar_slow:load") for node in scripted.NODES)
+
+def load(context):
+    from mstar_core.testing import scripted_nodes
+
+    pathlib.Path("loading").touch()
+    time.sleep(1)
+    return scripted_nodes.Reader(context)
+"""
+
+
+def test_ctrl_c_while_a_model_loads_ends_quietly_with_status_130(tmp_path):
+    install(tmp_path, "mstar-slow", SLOW)
+    process = start(tmp_path, "hello", plugin="mstar-slow", cwd=tmp_path)
+    while not (tmp_path / "loading").exists():
+        assert process.poll() is None, process.stderr.read()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err.strip()) == (130, "", "")
 
 
 def test_a_reader_that_leaves_is_no_error_with_a_traceback(site):

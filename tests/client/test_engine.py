@@ -6,12 +6,15 @@ import pytest
 
 from mstar_core import Engine
 from mstar_core.client.engine import Result
-from mstar_core.errors import ConfigurationError, InvalidRequest, NodeFailed, Unavailable
+from mstar_core.errors import ConfigurationError, DeadlineExceeded, InvalidRequest, NodeFailed, Unavailable
 from mstar_core.spec.content import Audio, Image, Text
 from mstar_core.spec.placement import Placement
 from mstar_core.testing import scripted
 from mstar_core.testing.plugins import registry_with
 from mstar_core.testing.scripted import ITEM_SAMPLES, RATE
+from mstar_core.wire.messages import EMIT_WINDOW
+
+ENDLESS = {"items": 100_000, "max_items": 100_000}
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,34 @@ def test_leaving_a_stream_early_cancels_the_request(engine):
         pass
     ended = [sample for sample in engine.service.metrics() if sample.name == "mstar_requests_ended"]
     assert "cancelled" in {sample.labels["reason"] for sample in ended}
+
+
+def test_a_request_that_outlasts_its_timeout_fails_and_the_engine_goes_on(engine):
+    with pytest.raises(DeadlineExceeded, match=r"within 0\.2 s"):
+        engine.generate("hello", timeout=0.2, delay_ms=1.0, **ENDLESS)
+    with pytest.raises(DeadlineExceeded):
+        list(engine.stream("hello", timeout=0.2, delay_ms=1.0, **ENDLESS))
+    assert engine.generate("hello", timeout=60).finish_reason == "stop"
+
+
+def test_a_timeout_that_cannot_be_names_the_field(engine):
+    with pytest.raises(InvalidRequest) as caught:
+        engine.generate("hello", timeout=-1.0)
+    assert caught.value.param == "timeout"
+
+
+def test_a_request_waits_for_a_reader_that_takes_nothing_and_loses_nothing(engine):
+    def waiting():
+        return sum(sample.value for sample in engine.service.metrics() if sample.name == "mstar_outputs_waiting")
+
+    ticket = engine.submit("hello", items=2000, max_items=3000)
+    while waiting() < EMIT_WINDOW:
+        pass
+    others = [engine.generate("hello", items=100).audio.samples.size for _ in range(3)]
+    assert others == [100 * ITEM_SAMPLES] * 3
+    assert waiting() <= EMIT_WINDOW + 2  # a run under way when the window filled up may emit once more
+    assert sum(content.samples.size for content in ticket) == 2000 * ITEM_SAMPLES
+    assert ticket.end.reason == "stop"
 
 
 def test_a_request_that_cannot_be_names_the_field(engine):
