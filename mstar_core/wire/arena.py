@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 UNIT = 64
 """Bytes: a cache line, and enough for every dtype's alignment."""
 
-WORDS = UNIT // 4
-"""State words of a header are this far apart."""
-
 FREE, SENT, TAKEN, READ, HELD = range(5)
 """States of a slot. Its receiver makes SENT to TAKEN and then to READ, or to READ at once; the owner does the rest."""
 
@@ -89,6 +86,19 @@ def exists(place: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def header(key: int) -> tuple[int, int]:
+    """The unit of a slot's header, and the index of its state among the arena's words. A key is sequence and unit."""
+    unit = key & 0xFFFFFFFF
+    return unit, unit * (UNIT // 4)
+
+
+def give_back(words: memoryview, key: int, state: int) -> None:
+    """For a receiver: say that a slot, which is in `state`, was read. One that is another's by now stays as it is."""
+    _, word = header(key)
+    if words[word] == state and words[word + 1] == key >> 32:
+        words[word] = READ
 
 
 def _name(token: str) -> str:

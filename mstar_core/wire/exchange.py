@@ -115,10 +115,10 @@ class Exchange:
         """What was published, by transport, and what is in use."""
         with self._lock:
             tensors, sizes, without_room = dict(self._tensors), dict(self._bytes), self._without_room
-        samples = [_sent("tensors", "Tensors published.", name, count) for name, count in tensors.items()]
-        samples += [_sent("tensor_bytes", "Bytes of tensors published.", name, size) for name, size in sizes.items()]
+        samples = [_sent("mstar_tensors_sent", "Tensors published.", *item) for item in tensors.items()]
+        samples += [_sent("mstar_tensor_bytes_sent", "Bytes of tensors published.", *item) for item in sizes.items()]
         samples.append(
-            Sample("mstar_transport_full_total", "counter", "Times a transport had no room.", {}, without_room)
+            Sample("mstar_transport_full", "counter", "How often a transport had no room.", {}, without_room)
         )
         return samples + [sample for transport in self._transports for sample in transport.samples()]
 
@@ -163,5 +163,5 @@ class Exchange:
         return route
 
 
-def _sent(what: str, help: str, transport: str, value: float) -> Sample:
-    return Sample(f"mstar_{what}_published_total", "counter", help, {"transport": transport}, value)
+def _sent(name: str, help: str, transport: str, value: float) -> Sample:
+    return Sample(name, "counter", help, {"transport": transport}, value)

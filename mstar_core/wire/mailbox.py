@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TypeAlias
@@ -57,7 +58,7 @@ _WAKE = b""
 _Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 _Socket: TypeAlias = "zmq.Socket[bytes]"
 
-_wakers = itertools.count(1)
+_bells = itertools.count(1)
 _encode: Callable[[Message], bytes] = msgspec.msgpack.Encoder().encode
 _decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
 
@@ -81,11 +82,11 @@ class Mailbox:
         self._peers: dict[str, _Peer] = {}
         self._blocked: dict[_Socket, _Peer] = {}
         self._strangers = _Strangers()
-        self._waker_endpoint = f"inproc://waker-{next(_wakers)}"
+        self._bell = _Bell(f"inproc://bell-{next(_bells)}")
         self._poller = zmq.Poller()
         self._inboxes: set[_Socket] = set()
         try:
-            self._listen(self._waker_endpoint)
+            self._listen(self._bell.endpoint)
             self._listen(near)
             self._socket_file = Path(near.removeprefix(_IPC)) if near.startswith(_IPC) else None
             bound = self._listen_encrypted(far) if far else ""
@@ -124,7 +125,7 @@ class Mailbox:
 
     def waker(self) -> Waker:
         """A handle by which another thread wakes this party from `receive`, or sends it messages."""
-        return Waker(self._context, self._waker_endpoint)
+        return Waker(self._context, self._bell)
 
     def disconnect(self, address: Address) -> None:
         """Drop what waits for a party that is gone for good."""
@@ -136,11 +137,14 @@ class Mailbox:
         peer.socket.close(linger=0)
 
     def close(self) -> None:
-        """Close every socket. What was sent is still delivered, if its party takes it within a second."""
+        """Close every socket. What was sent is still delivered, if its party takes it within a second or two."""
+        for inbox in self._inboxes:
+            self._poller.unregister(inbox)
+            inbox.close(linger=0)
+        self._inboxes.clear()
+        self._empty_outboxes()
         for peer in self._peers.values():
             peer.socket.close(linger=_LINGER_MS)
-        for inbox in self._inboxes:
-            inbox.close(linger=0)
         if self._socket_file:
             self._socket_file.unlink(missing_ok=True)  # ZeroMQ leaves it
             self._socket_file = None
@@ -202,11 +206,20 @@ class Mailbox:
                 frame = inbox.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            if frame != _WAKE:
-                try:
-                    messages.append(_decode(frame))
-                except msgspec.MsgspecError as error:
-                    self._strangers.complain(frame, error)
+            if frame == _WAKE:
+                self._bell.rung = False
+                continue
+            try:
+                messages.append(_decode(frame))
+            except msgspec.MsgspecError as error:
+                self._strangers.complain(frame, error)
+
+    def _empty_outboxes(self) -> None:
+        """Wait a while for peers that have no room."""
+        deadline = time.monotonic() + _LINGER_MS / 1000
+        while self._blocked and (left := deadline - time.monotonic()) > 0:
+            for socket, _ in self._poller.poll(math.ceil(left * 1000)):
+                self._flush(self._blocked[socket])
 
     def _flush(self, peer: _Peer) -> None:
         while peer.outbox and _pushed(peer.socket, peer.outbox[0]):
@@ -217,26 +230,37 @@ class Mailbox:
 
 
 class Waker:
-    """Sends into one mailbox from any thread."""
+    """Sends into one mailbox from any thread; never blocks. A mailbox that is closed takes nothing."""
 
-    def __init__(self, context: _Context, endpoint: str) -> None:
-        self._socket = _connected(context, endpoint, None)
+    def __init__(self, context: _Context, bell: _Bell) -> None:
+        self._bell = bell
+        self._socket = _connected(context, bell.endpoint, None, queued=0)
         self._lock = threading.Lock()
 
     def wake(self) -> None:
-        """Make the party return from `receive`. A full inbox needs no wake-up."""
+        """Make the party return from `receive`."""
         with self._lock:
-            _pushed(self._socket, _WAKE)
+            if not self._bell.rung:
+                self._bell.rung = True
+                _pushed(self._socket, _WAKE)
 
     def send(self, message: Message) -> None:
         """Put a message into the mailbox."""
         with self._lock:
-            self._socket.send(_encode(message))
+            _pushed(self._socket, _encode(message))
 
     def close(self) -> None:
         """Close the handle; what was sent is still delivered, unless the party is gone and takes nothing any more."""
         with self._lock:
             self._socket.close(linger=_LINGER_MS)
+
+
+@dataclass(slots=True)
+class _Bell:
+    """Where a mailbox's wakers connect to. While it is `rung`, a wake-up is on its way that `receive` has not seen."""
+
+    endpoint: str
+    rung: bool = False
 
 
 class _Peer:
@@ -264,10 +288,10 @@ class _Strangers:
             self._dropped, self._quiet_until = 0, now + _COMPLAINT_S
 
 
-def _connected(context: _Context, endpoint: str, keys: Keys | None) -> _Socket:
-    """A socket to a peer. One with an empty outbox is not polled, so ZeroMQ reconnects in its own thread."""
+def _connected(context: _Context, endpoint: str, keys: Keys | None, queued: int = _QUEUED_MESSAGES) -> _Socket:
+    """A socket to a peer, whose queue takes so many messages (0: any number)."""
     socket = context.socket(zmq.PUSH)
-    socket.set(zmq.SNDHWM, _QUEUED_MESSAGES)
+    socket.set(zmq.SNDHWM, queued)
     socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
     socket.set(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
     if endpoint.startswith("tcp://"):

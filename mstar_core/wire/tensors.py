@@ -48,6 +48,8 @@ class TensorPayload(Payload):
     __slots__ = ("_done", "_tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"tensors of layout {tensor.layout} cannot go to another party; make it dense first")
         self._tensor = tensor
         self._done = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
         self.dtype = _name(tensor.dtype)

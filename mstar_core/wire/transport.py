@@ -65,6 +65,7 @@ class ArrayPayload(Payload):
     def __init__(self, array: NDArray[Any], dtype: str | None = None, shape: Sequence[int] | None = None) -> None:
         self._array = array
         self.dtype = dtype or str(array.dtype)
+        assert numpy_dtype(self.dtype).itemsize == array.itemsize, f"{array.dtype} cannot stand for {self.dtype}"
         self.shape = array.shape if shape is None else tuple(shape)
         self.nbytes = array.nbytes
 
