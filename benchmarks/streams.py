@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -128,7 +129,12 @@ def mstar_models() -> list[ModelCard]:
     tiny = Checkpoint(name="tiny", source="mstar_core:testing")
     return [
         ModelCard(
-            name="edges", family="edges", summary="idle nodes", inputs=("text",), outputs=("tensor",), checkpoints=(tiny,)
+            name="edges",
+            family="edges",
+            summary="idle nodes",
+            inputs=("text",),
+            outputs=("tensor",),
+            checkpoints=(tiny,),
         )
     ]
 
@@ -203,6 +209,7 @@ def per_chunk(service: Service, way: str, chunks: int, requests: int) -> float:
 def install(directory: Path) -> None:
     """Make this file a plugin that children find, and the only one."""
     distributions.install(directory, "mstar-edges", Path(__file__).read_text(encoding="utf-8"))
+    sys.path.insert(0, str(directory))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ[env.PLUGINS.name] = "mstar-edges"
 
@@ -238,7 +245,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, (service, way) in ways.items():
                 figures[name].append(per_chunk(service, way, options.chunks, options.requests))
     direct = figures["direct call"]
-    table = Table("way", "us per chunk", "over direct, us", title=f"{options.requests} requests, budget {BUDGET_US:g} us")
+    table = Table(
+        "way", "us per chunk", "over direct, us", title=f"{options.requests} requests, budget {BUDGET_US:g} us"
+    )
     for name, values in figures.items():
         over = statistics.median(value - base for value, base in zip(values, direct, strict=True))
         table.add_row(name, f"{statistics.median(values):.1f}", f"{over:+.1f}")

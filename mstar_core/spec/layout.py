@@ -25,7 +25,7 @@ _LOOP_WEIGHT = 100
 class Group:
     """Nodes that run in the same way: the candidates among workers, and the placement's settings.
 
-    `walks` is empty where the group runs its nodes in every walk that no other group of theirs names.
+    `walks` is empty where the group runs its nodes in every walk.
     """
 
     nodes: tuple[str, ...]
@@ -64,10 +64,12 @@ def layout_of(spec: ModelSpec, placement: Placement) -> Layout:
         for group in placement.groups
         if group.model in (None, spec.card.name)
     ]
-    placed = {(node, walk) for group in groups for node in group.nodes for walk in group.walks or _every(spec)}
-    for node in spec.nodes:
-        if any((node.name, walk.name) not in placed for walk in spec.walks if _runs_of(walk.body, node.name)):
-            groups.append(Group((node.name,), (), (first,), NodeGroup(nodes=(node.name,))))
+    placed = {node for group in groups for node in group.nodes}
+    groups += [
+        Group((node.name,), (), (first,), NodeGroup(nodes=(node.name,)))
+        for node in spec.nodes
+        if node.name not in placed
+    ]
     group_of = {
         (run.node, walk.name): _group_of(run.node, walk.name, groups)
         for walk in spec.walks
@@ -77,19 +79,11 @@ def layout_of(spec: ModelSpec, placement: Placement) -> Layout:
     return Layout(tuple(groups), group_of, homes)
 
 
-def _every(spec: ModelSpec) -> tuple[str, ...]:
-    return tuple(walk.name for walk in spec.walks)
-
-
-def _runs_of(element: Element, node: str) -> bool:
-    return any(run.node == node for run, _ in _weighted(element, 1))
-
-
 def _group_of(node: str, walk: str, groups: list[Group]) -> int:
-    """The group that names the walk, else the one that takes the walks that are left."""
-    naming = [index for index, group in enumerate(groups) if node in group.nodes and walk in group.walks]
-    rest = [index for index, group in enumerate(groups) if node in group.nodes and not group.walks]
-    return (naming + rest)[0]
+    """The group that places a node in a walk."""
+    return next(
+        index for index, group in enumerate(groups) if node in group.nodes and (walk in group.walks or not group.walks)
+    )
 
 
 def _home(spec: ModelSpec, partition: str, group_of: Mapping[tuple[str, str], int], groups: list[Group]) -> int:

@@ -141,12 +141,12 @@ class Placement(_Strict):
     `address` is where workers on other hosts reach the server (`tcp://10.0.0.1:7700`; port 0 takes a free one).
     """
 
-    address: str | None = None
-    hosts: dict[str, HostPlace] = Field(default_factory=dict)
     workers: dict[str, WorkerPlace] = Field(default_factory=lambda: {"main": WorkerPlace()}, min_length=1)
     models: dict[str, ModelPlace] = Field(default_factory=dict)
     groups: tuple[NodeGroup, ...] = Field(default=(), strict=False)
     run_ahead: bool = True
+    address: str | None = None
+    hosts: dict[str, HostPlace] = Field(default_factory=dict)
 
     _origin: _Origin = PrivateAttr(default_factory=_Origin)
 
@@ -202,7 +202,7 @@ def _check_hosts(placement: Placement) -> Iterator[str]:
         if worker.host is not None and worker.host not in placement.hosts:
             yield f"workers.{name}.host: no host {worker.host!r}{nearest(worker.host, placement.hosts)}"
     if placement.hosts and placement.address is None:
-        yield "address: must be given, so that the hosts reach this server: tcp://ADDRESS:PORT"
+        yield "hosts: they need an 'address' beside them, where they reach this server: tcp://ADDRESS:PORT"
 
 
 def _check_models(placement: Placement, specs: Sequence[ModelSpec]) -> Iterator[str]:
@@ -234,6 +234,21 @@ def _check_groups(placement: Placement, specs: Sequence[ModelSpec]) -> Iterator[
             for other in others:
                 yield from _check_pair(place, node, group, other)
             others.append(group)
+    for spec in specs:
+        for (model, node), groups in claimed.items():
+            if model == spec.card.name and all(group.walks for group in groups):
+                yield from _check_moves(placement, spec, node, groups)
+
+
+def _check_moves(placement: Placement, spec: ModelSpec, node: str, groups: Sequence[NodeGroup]) -> Iterator[str]:
+    """A node whose groups name walks: they name all that run it, and a request is in one of them at a time."""
+    place = f"groups[{placement.groups.index(groups[0])}]"
+    walks = [walk for walk in spec.walks if any(run.node == node for run in runs(walk.body))]
+    missing = [walk.name for walk in walks if not any(walk.name in group.walks for group in groups)]
+    if missing:
+        yield f"{place}.walks: {node!r} also runs in {', '.join(missing)}, which no group of it names"
+    if len(groups) > 1 and len({walk.partition for walk in walks}) > 1:
+        yield f"{place}.nodes: {node!r} runs in several partitions at the same time, so its walks must stay together"
 
 
 def _check_pair(place: str, node: str, group: NodeGroup, other: NodeGroup) -> Iterator[str]:

@@ -3,6 +3,8 @@ from textwrap import dedent
 import pytest
 
 from mstar_core.errors import PlacementError
+from mstar_core.spec.graph import Run, Walk
+from mstar_core.spec.layout import layout_of
 from mstar_core.spec.placement import Placement, check_placement, load_placement, parse_placement
 
 WHOLE = """\
@@ -21,6 +23,14 @@ run_ahead: false
 """
 
 
+def twice(toy):
+    """The toy model, whose writer runs in a second walk, and whose speaker in a second partition."""
+    again = Walk(name="again", partition="writing", body=Run("writer"))
+    aloud = Walk(name="aloud", partition="aloud", body=Run("speaker"))
+    model = toy.model()
+    return toy.model(walks=(*model.walks, again, aloud))
+
+
 def refusal(text):
     with pytest.raises(PlacementError) as caught:
         parse_placement(dedent(text), "place.yaml")
@@ -32,14 +42,13 @@ def test_a_whole_file_is_read(toy):
     check_placement(placement, [toy.model()])
     assert placement.workers["main"].threads == 2
     assert placement.model("toy").running == 8
-    assert placement.group("toy", "writer").kv.tokens == 1024
+    assert layout_of(toy.model(), placement).nodes_on("main")["writer"].kv.tokens == 1024
     assert not placement.run_ahead
 
 
 def test_nodes_and_models_that_are_not_named_have_the_defaults(toy):
     placement = parse_placement(WHOLE, "place.yaml")
-    assert placement.group("toy", "reader").dtype == "auto"
-    assert placement.worker("toy", "reader") == "main"
+    assert layout_of(toy.model(), placement).nodes_on("main")["reader"].dtype == "auto"
     assert placement.model("other").checkpoint is None
     assert parse_placement("", "place.yaml") == Placement()
 
@@ -105,12 +114,30 @@ def test_yaml_that_constructs_objects_is_refused():
         ("groups: [{nodes: [writer], walks: [speak]}]", "groups[0].walks: walk 'speak' runs none of writer"),
         ("groups: [{nodes: [writer], worker: mian}]", "groups[0].worker: no worker 'mian' (did you mean 'main'?)"),
         ("groups: [{nodes: [writer]}, {nodes: [writer]}]", "groups[1].nodes: 'writer' is placed twice"),
+        (
+            "groups: [{nodes: [writer], walks: [write]}, {nodes: [writer], walks: [again], dtype: float16}]",
+            "groups[1].kv.page, dtype: must be those of the other group with 'writer'",
+        ),
+        ("groups: [{nodes: [writer], walks: [write]}]", "groups[0].walks: 'writer' also runs in again, which no group"),
+        (
+            "groups: [{nodes: [speaker], walks: [speak]}, {nodes: [speaker], walks: [aloud]}]",
+            "groups[0].nodes: 'speaker' runs in several partitions at the same time",
+        ),
+        ("groups: [{nodes: [writer], worker: [main, main]}]", "groups[0].worker: a worker is named twice"),
+        (
+            "groups: [{nodes: [writer], walks: [write], worker: main}, "
+            "{nodes: [writer], walks: [again], worker: main}]",
+            "groups[1].worker: 'writer' is in another group on main; put the walks together",
+        ),
+        ("groups: [{nodes: [writer], tp: 2}]", "groups[0].tp: tensor parallelism over 2 ranks is not available yet"),
+        ("workers: {main: {host: rak}}", "workers.main.host: no host 'rak'"),
+        ("hosts: {rack: {address: 'tcp://10.0.0.2:7700'}}", "hosts: they need an 'address' beside them"),
         ("groups: [{nodes: [writer], model: other}]", "groups[0].model: other; several models or others are served"),
     ],
 )
 def test_names_that_no_served_model_has_are_refused(toy, text, message):
     with pytest.raises(PlacementError) as caught:
-        check_placement(parse_placement(f"\n{text}", "place.yaml"), [toy.model()])
+        check_placement(parse_placement(f"\n{text}", "place.yaml"), [twice(toy)])
     assert str(caught.value).startswith(f"place.yaml:2: {message}")
 
 
