@@ -17,10 +17,11 @@ LAYERS = [
     {"plugins"},
     {"wire"},
     {"conductor"},
-    {"wire.tensors", "wire.transports"},
+    {"wire.tensors"},
     {"engines"},
     {"nn"},
     {"worker"},
+    {"launch"},
     {"media", "client", "server", "cli", "testing"},
 ]
 """Lowest first. The torch line is above `conductor`; the last are the faces, which import each other as they need."""
