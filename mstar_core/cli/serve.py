@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -13,8 +16,11 @@ from mstar_core.errors import nearest
 from mstar_core.server.run import listen, serve
 from mstar_core.server.settings import ServerSettings
 from mstar_core.spec.placement import load_placement
+from mstar_core.wire.messages import WorkerState
 
 DEFAULTS = ServerSettings()
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("serve")
@@ -28,7 +34,7 @@ DEFAULTS = ServerSettings()
 )
 @click.option(
     "--placement",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=_FILE,
     help="A YAML file: which worker runs which node, and with how much memory. Default: everything on one worker.",
 )
 @click.option("--host", default=DEFAULTS.host, show_default=True, help="Address to listen on; 0.0.0.0 for every one.")
@@ -40,6 +46,21 @@ DEFAULTS = ServerSettings()
     metavar="KEY",
     help="A key that clients must send. Other users of this host can see it here; MSTAR_API_KEYS hides it from them.",
 )
+@click.option("--keys", type=_FILE, help="The file of 'mstar keys', which the hosts of the placement have too.")
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the start of a worker may take.",
+)
+@click.option(
+    "--in-process", is_flag=True, help="Run everything as threads of one process; a crash of a worker ends all of it."
+)
+@click.option(
+    "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write every request and batch to a file."
+)
 @click.option("--log-format", type=click.Choice(log.LOG_FORMATS), default="text", show_default=True)
 @click.option("--log-level", type=click.Choice(log.LOG_LEVELS), default="info", show_default=True)
 def serve_models(
@@ -49,18 +70,24 @@ def serve_models(
     host: str,
     port: int,
     api_keys: Sequence[str],
+    keys: Path | None,
+    start_timeout: float,
+    in_process: bool,
+    trace: Path | None,
     log_format: str,
     log_level: str,
 ) -> None:
     """Serve MODELs over HTTP until SIGINT or SIGTERM.
 
-    The first signal lets running requests end, a second one cuts them off. A line on stdout says when requests are
-    answered; everything else goes to stderr.
+    Conductor and workers are processes of their own; one that ends is started again. The first signal lets running
+    requests end, a second one cuts them off. A line on stdout says when requests are answered; everything else goes to
+    stderr.
 
     \b
     Examples:
       mstar serve MODEL
       mstar serve MODEL --checkpoint tiny --port 0
+      mstar serve MODEL --placement placement.yaml --trace trace.json
       mstar serve A B --checkpoint A=./fine-tuned --host 0.0.0.0
     """
     log.configure(log_format, log_level)
@@ -68,16 +95,25 @@ def serve_models(
     chosen = by_model(models, checkpoints)
     listener = listen(settings)
     with (
+        termination_unwinds(),
         listener,
         Service.start(
             models,
             checkpoints=chosen,
             placement=load_placement(placement) if placement else None,
             progress=lambda what: click.echo(f"{what} ...", err=True),
+            processes=not in_process,
+            trace=trace,
+            keys=keys,
+            start_timeout=start_timeout,
+            log_format=log_format,
+            log_level=log_level,
         ) as service,
     ):
+        for line in worker_lines(service.workers):
+            click.echo(line, err=True)
         serve(service, settings, listener, announce=click.echo)
-        click.echo("stopped", err=True)
+    click.echo("stopped", err=True)
 
 
 def by_model(models: Sequence[str], checkpoints: Sequence[str]) -> dict[str, str]:
@@ -92,3 +128,30 @@ def by_model(models: Sequence[str], checkpoints: Sequence[str]) -> dict[str, str
                 raise click.UsageError(f"--checkpoint {given}: {name!r} has one already, {chosen[name]}")
             chosen[name] = value
     return chosen
+
+
+def worker_lines(workers: Mapping[str, WorkerState]) -> Iterator[str]:
+    """What each worker runs, on which device, and the memory that it has taken."""
+    for name, worker in workers.items():
+        nodes = "; ".join(f"{', '.join(nodes)} of {model}" for model, nodes in worker.nodes.items())
+        memory = [f"{_mib(worker.device_bytes)} on {worker.device}"] if worker.device_bytes else []
+        memory.append(f"{_mib(worker.host_bytes)} on the host")
+        yield f"worker {name} ({worker.device}): {nodes}; {', '.join(memory)}"
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.0f} MiB"
+
+
+@contextmanager
+def termination_unwinds() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does: by an exception, so that nothing is left behind."""
+
+    def leave(number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

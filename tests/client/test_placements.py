@@ -1,42 +1,37 @@
-"""The scripted model in one process, placed in several ways: what it makes is always the same."""
-
-import numpy as np
 import pytest
 
-from mstar_core import Engine
+from mstar_core.client.service import Service
 from mstar_core.errors import PlacementError
+from mstar_core.spec.content import Text
 from mstar_core.spec.placement import parse_placement
 from mstar_core.testing import scripted
 from mstar_core.testing.plugins import registry_with
 
-APART = """
-workers: {reading: {}, writing: {}, speaking: {}}
-groups:
-  - {nodes: [reader, counter], worker: reading}
-  - {nodes: [writer], worker: writing}
-  - {nodes: [speaker], worker: speaking}
-"""
-
-REPLICAS = """
-workers: {a: {}, b: {}}
-groups: [{nodes: [reader, counter, writer, speaker], worker: [a, b]}]
+ELSEWHERE = """
+address: tcp://127.0.0.1:0
+hosts: {far: {address: tcp://127.0.0.1:7700}}
+workers: {main: {host: far}}
 """
 
 
-def made(text):
-    with Engine("scripted", registry=registry_with(scripted), placement=parse_placement(text, "place.yaml")) as engine:
-        return [engine.generate("hello", items=9, rounds=3, seed=seed) for seed in range(4)]
+def start(text):
+    return Service.start(["scripted"], registry=registry_with(scripted), placement=parse_placement(text, "place.yaml"))
 
 
-@pytest.mark.parametrize("placement", [APART, REPLICAS], ids=["apart", "replicas"])
-def test_output_does_not_depend_on_the_placement(placement):
-    for alone, placed in zip(made("{}"), made(placement), strict=True):
-        np.testing.assert_array_equal(alone.audio.samples, placed.audio.samples)
-        np.testing.assert_array_equal(alone.tensors["count"], placed.tensors["count"])
-        assert (alone.finish_reason, alone.usage) == (placed.finish_reason, placed.usage)
+def test_several_workers_of_one_process_serve_and_each_is_told_with_its_nodes():
+    groups = "[{nodes: [reader, writer, counter], worker: a}, {nodes: [speaker], worker: b}]"
+    with start(f"{{workers: {{a: {{}}, b: {{}}, idle: {{}}}}, groups: {groups}}}") as service:
+        nodes = {name: set(worker.nodes["scripted"]) for name, worker in service.workers.items()}
+        content = list(service.submit("scripted", [Text("hello")], {"items": 3}))
+    assert nodes == {"a": {"reader", "writer", "counter"}, "b": {"speaker"}}
+    assert sum(piece.samples.size for piece in content) == 3 * scripted.ITEM_SAMPLES
 
 
-def test_a_group_over_several_devices_is_refused_and_not_ignored():
-    placement = parse_placement("groups: [{nodes: [writer], tp: 2}]", "place.yaml")
-    with pytest.raises(PlacementError, match="tp"):
-        Engine("scripted", registry=registry_with(scripted), placement=placement)
+def test_hosts_are_refused_when_everything_is_in_one_process():
+    with pytest.raises(PlacementError, match="the workers of one process are on its own host"):
+        start(ELSEWHERE)
+
+
+def test_a_mistake_in_a_placement_file_is_told_with_its_line_when_models_are_known():
+    with pytest.raises(PlacementError, match=r"place\.yaml:2: groups\[0\]\.nodes: .* no node 'speeker'"):
+        start("groups:\n- nodes: [speeker]\n")
