@@ -1,10 +1,10 @@
 """Channels: every party owns one mailbox; whoever knows its address can send to it.
 
 A mailbox is a ZeroMQ PULL socket bound at its `near` endpoint, `inproc://` between threads or `ipc://` between
-processes, and maybe a second one at its `far` endpoint, `tcp://` between hosts, where only those who have the
-deployment's keys can connect (CURVE) and everything is encrypted. Peers connect PUSH sockets. A send never blocks:
-what a slow peer's queue does not take waits in this party's outbox and goes out when the socket is writable, so two
-peers that burst at each other both finish. Messages to one peer keep their order.
+processes, and maybe at its `far` endpoint, `tcp://` between hosts, where only those who have the deployment's keys can
+connect (CURVE) and everything is encrypted. Peers connect PUSH sockets. A send never blocks: what a slow peer's queue
+does not take waits in this party's outbox and goes out when the socket is writable, so two peers that burst at each
+other both finish. Messages to one peer keep their order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _QUEUED_MESSAGES = 1000
 """ZeroMQ's high-water mark per socket: its own default, beyond which messages wait in the outbox."""
 
 _RECEIVED_MESSAGES = 1000
-"""How many messages of one socket a `receive` returns at most: a burst must not keep its party from its work."""
+"""How many messages a `receive` returns at most: a burst must not keep its party from its work."""
 
 _LINGER_MS = 1000
 """How long what was sent before a close may wait for its party: one that is gone must not hold up the exit for ever."""
@@ -84,16 +84,19 @@ class Mailbox:
         self._strangers = _Strangers()
         self._bell = _Bell(f"inproc://bell-{next(_bells)}")
         self._poller = zmq.Poller()
-        self._inboxes: set[_Socket] = set()
+        self._inbox = context.socket(zmq.PULL)
+        self._inbox.set(zmq.RCVHWM, _QUEUED_MESSAGES)
+        self._patience = -1
         try:
-            self._listen(self._bell.endpoint)
-            self._listen(near)
+            self._inbox.bind(self._bell.endpoint)
+            self._inbox.bind(near)
             self._socket_file = Path(near.removeprefix(_IPC)) if near.startswith(_IPC) else None
             bound = self._listen_encrypted(far) if far else ""
         except BaseException:
             self.close()
             raise
         self.address = Address(host or host_identity(), near, bound)
+        self._poller.register(self._inbox, zmq.POLLIN)
 
     @property
     def waiting(self) -> int:
@@ -115,13 +118,12 @@ class Mailbox:
 
         Waits up to `timeout` seconds (None: for ever) for a first one or a wake-up; may return early without either.
         """
-        messages: list[Message] = []
-        for socket, _ in self._poller.poll(None if timeout is None else math.ceil(timeout * 1000)):
-            if socket in self._inboxes:
-                self._drain(socket, messages)
-            else:
-                self._flush(self._blocked[socket])
-        return messages
+        patience = -1 if timeout is None else math.ceil(timeout * 1000)
+        if self._blocked:
+            if not self._wait_and_flush(patience):
+                return []
+            patience = 0
+        return self._drain(patience)
 
     def waker(self) -> Waker:
         """A handle by which another thread wakes this party from `receive`, or sends it messages."""
@@ -138,10 +140,9 @@ class Mailbox:
 
     def close(self) -> None:
         """Close every socket. What was sent is still delivered, if its party takes it within a second or two."""
-        for inbox in self._inboxes:
-            self._poller.unregister(inbox)
-            inbox.close(linger=0)
-        self._inboxes.clear()
+        if self._inbox in self._poller:
+            self._poller.unregister(self._inbox)
+        self._inbox.close(linger=0)
         self._empty_outboxes()
         for peer in self._peers.values():
             peer.socket.close(linger=_LINGER_MS)
@@ -160,59 +161,65 @@ class Mailbox:
     ) -> None:
         self.close()
 
-    def _listen(self, endpoint: str) -> None:
-        self._inbox().bind(endpoint)
-
     def _listen_encrypted(self, endpoint: str) -> str:
-        """Bind a socket that takes messages from holders of the keys only; the endpoint with its real port."""
+        """Bind for holders of the keys only; the endpoint with its real port. Earlier endpoints stay as they are."""
         if self._keys is None:
             raise ConfigurationError(f"a mailbox at {endpoint} needs keys: messages between hosts are always encrypted")
         if endpoint.removeprefix("tcp://").rpartition(":")[0] in _EVERY_INTERFACE:
             raise ConfigurationError(f"peers cannot connect to {endpoint}: name the address of one interface")
         open_gate(self._context, self._keys.public)
         self._gated = True
-        inbox = self._inbox()
-        _encrypt(inbox, endpoint, self._keys)
-        inbox.set(zmq.CURVE_SERVER, 1)
-        inbox.set(zmq.ZAP_DOMAIN, self._keys.public.encode())
-        inbox.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        inbox.bind(endpoint)
-        return inbox.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-
-    def _inbox(self) -> _Socket:
-        inbox = self._context.socket(zmq.PULL)
-        inbox.set(zmq.RCVHWM, _QUEUED_MESSAGES)
-        self._inboxes.add(inbox)
-        self._poller.register(inbox, zmq.POLLIN)
-        return inbox
+        _encrypt(self._inbox, endpoint, self._keys)
+        self._inbox.set(zmq.CURVE_SERVER, 1)
+        self._inbox.set(zmq.ZAP_DOMAIN, self._keys.public.encode())
+        self._inbox.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        self._inbox.bind(endpoint)
+        return self._inbox.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
     def _endpoint(self, address: Address) -> str:
-        if address.host == self.address.host:
-            return address.near
-        assert address.far, f"{address} is on another host and has no far endpoint"
-        return address.far
+        return address.near if address.host == self.address.host else address.far
 
     def _peer(self, address: Address) -> _Peer:
         endpoint = self._endpoint(address)
         peer = self._peers.get(endpoint)
         if peer is None:
-            keys = self._keys if endpoint is not address.near else None
-            peer = self._peers[endpoint] = _Peer(_connected(self._context, endpoint, keys))
+            assert endpoint, f"{address} is on another host and has no far endpoint"
+            peer = self._peers[endpoint] = _Peer(_connected(self._context, endpoint, self._keys))
         return peer
 
-    def _drain(self, inbox: _Socket, messages: list[Message]) -> None:
-        for _ in range(_RECEIVED_MESSAGES):
-            try:
-                frame = inbox.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            if frame == _WAKE:
-                self._bell.rung = False
-                continue
-            try:
-                messages.append(_decode(frame))
-            except msgspec.MsgspecError as error:
-                self._strangers.complain(frame, error)
+    def _drain(self, patience: int) -> list[Message]:
+        """What has arrived, or arrives within so many milliseconds."""
+        if patience != self._patience:
+            self._inbox.set(zmq.RCVTIMEO, patience)
+            self._patience = patience
+        messages: list[Message] = []
+        try:
+            self._read(self._inbox.recv(), messages)
+            if self._inbox.get(zmq.EVENTS):  # to ask costs less than the exception at the end of a burst
+                for _ in range(_RECEIVED_MESSAGES - 1):
+                    self._read(self._inbox.recv(zmq.NOBLOCK), messages)
+        except zmq.Again:  # nothing more is there
+            pass
+        return messages
+
+    def _read(self, frame: bytes, messages: list[Message]) -> None:
+        if frame == _WAKE:
+            self._bell.rung = False
+            return
+        try:
+            messages.append(_decode(frame))
+        except msgspec.MsgspecError as error:
+            self._strangers.complain(frame, error)
+
+    def _wait_and_flush(self, patience: int) -> bool:
+        """Wait until something has arrived, or a peer takes what waits for it; whether something has arrived."""
+        arrived = False
+        for socket, _ in self._poller.poll(patience):
+            if socket is self._inbox:
+                arrived = True
+            else:
+                self._flush(self._blocked[socket])
+        return arrived
 
     def _empty_outboxes(self) -> None:
         """Wait a while for peers that have no room."""

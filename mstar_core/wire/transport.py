@@ -39,6 +39,11 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return dtype
 
 
+@functools.cache
+def _name(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
+
+
 class Payload(ABC):
     """A tensor as its publisher or its receiver holds it: `dtype` by name, `shape`, and size in bytes."""
 
@@ -64,7 +69,7 @@ class ArrayPayload(Payload):
 
     def __init__(self, array: NDArray[Any], dtype: str | None = None, shape: Sequence[int] | None = None) -> None:
         self._array = array
-        self.dtype = dtype or str(array.dtype)
+        self.dtype = dtype or _name(array.dtype)
         assert numpy_dtype(self.dtype).itemsize == array.itemsize, f"{array.dtype} cannot stand for {self.dtype}"
         self.shape = array.shape if shape is None else tuple(shape)
         self.nbytes = array.nbytes

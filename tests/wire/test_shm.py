@@ -193,9 +193,11 @@ class Party:
     def kill(self):
         os.kill(self.child.pid, signal.SIGKILL)
         self.child.wait()
+        self.mailbox.disconnect(self.child.address)
 
     def close(self):
-        self.mailbox.send(self.child.address, Stop())
+        if self.child.poll() is None:
+            self.mailbox.send(self.child.address, Stop())
         self.mailbox.close()
         self.exchange.close()
 
