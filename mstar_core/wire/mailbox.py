@@ -139,13 +139,15 @@ class Mailbox:
         peer.socket.close(linger=0)
 
     def close(self) -> None:
-        """Close every socket. What was sent is still delivered, if its party takes it within a second or two."""
+        """Close every socket; a second time is fine. What was sent is still delivered, if taken within seconds."""
         if self._inbox in self._poller:
             self._poller.unregister(self._inbox)
         self._inbox.close(linger=0)
         self._empty_outboxes()
         for peer in self._peers.values():
             peer.socket.close(linger=_LINGER_MS)
+        self._peers.clear()
+        self._blocked.clear()
         if self._socket_file:
             self._socket_file.unlink(missing_ok=True)  # ZeroMQ leaves it
             self._socket_file = None

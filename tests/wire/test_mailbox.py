@@ -158,6 +158,17 @@ def test_a_closed_mailbox_takes_nothing_and_its_wakers_do_not_wait_for_it(boxes)
     waker.close()
 
 
+def test_a_mailbox_closes_twice_whatever_waits_in_it(boxes):
+    sender, slow = boxes("sender"), boxes("slow")
+    for number in range(5000):
+        sender.send(slow.address, numbered(number, size=1000))
+    assert sender.waiting > 0
+    slow.close()
+    sender.close()
+    sender.close()
+    assert sender.waiting == 0
+
+
 def test_a_burst_is_received_in_parts(boxes):
     sender, receiver = boxes("sender"), boxes("receiver")
     for number in range(2500):
