@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -73,11 +73,15 @@ class Stage:
         self.states = []
         self._heard = threading.Condition()
         self._marks = itertools.count()
+        self._free, self._entered = threading.Event(), threading.Event()
+        self._free.set()
         self.frontend = Frontend(self.mailbox, self.conductor.address, self.exchange, self._on_state, trace)
         self._thread = threading.Thread(target=self.frontend.run)
         self._thread.start()
 
     def _on_state(self, state):
+        self._entered.set()
+        self._free.wait(PATIENCE_S)
         with self._heard:
             self.states.append(state)
             self._heard.notify_all()
@@ -113,6 +117,16 @@ class Stage:
             party.tell(self.address, mark)
         with self._heard:
             assert self._heard.wait_for(lambda: all(mark in self.states for mark in marks), PATIENCE_S)
+
+    @contextmanager
+    def busy(self):
+        """The frontend's thread is busy while the block runs."""
+        self._free.clear()
+        self._entered.clear()
+        self.conductor.tell(self.address, ServerState(False, {}, {}))
+        assert self._entered.wait(PATIENCE_S)
+        yield
+        self._free.set()
 
     def close(self):
         self.frontend.close()

@@ -6,7 +6,9 @@ import pytest
 
 from mstar_core.client.samples import Counts, Histogram, samples_of
 from mstar_core.errors import Unavailable
-from mstar_core.wire.messages import ErrorInfo, Metrics, Sample
+from mstar_core.wire.address import host_identity
+from mstar_core.wire.exchange import Exchange
+from mstar_core.wire.messages import Address, ErrorInfo, Metrics, Sample
 
 
 @pytest.fixture
@@ -87,6 +89,13 @@ def test_who_answers_is_up_and_samples_without_a_party_get_its_name(metrics):
     up = values(samples, "mstar_up")
     assert up == {(("party", "conductor"),): 1, (("party", "worker"),): 1, (("party", "gone"),): 0}
     assert values(samples, "mstar_wait") == {(("party", "conductor"),): 1, (("worker", "worker"),): 2}
+
+
+def test_tensors_in_shared_memory_are_counted_under_their_transports_name(metrics):
+    exchange = Exchange(Address(host_identity(), "ipc:///nowhere/worker"))
+    exchange.hold(np.zeros(5000))
+    assert values(metrics({"worker": exchange.samples()}), "mstar_tensors_published") == {(): 1}
+    exchange.close()
 
 
 def test_tensors_on_their_way_are_those_in_all_shared_memory_and_once_those_of_this_process(stage, metrics):
