@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mstar_core.wire.histogram import Histogram
 from mstar_core.wire.messages import Address, Sample
 
 if TYPE_CHECKING:
@@ -25,28 +24,6 @@ FRONTEND = "frontend"
 _LOCAL, _SHARED = "mstar_local_tensors", "mstar_shared_tensors"
 """What transports call the tensors that they keep: those that the threads of a process share, and each party's own in
 shared memory."""
-
-
-class Histogram:
-    """Values by size: `borders` are the upper ends of the buckets, beside infinity."""
-
-    def __init__(self, borders: Sequence[float] = SECONDS) -> None:
-        self._borders = (*borders, math.inf)
-        self._counts = [0] * len(self._borders)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count a value."""
-        self._counts[bisect.bisect_left(self._borders, value)] += 1
-        self._sum += value
-
-    def sample(self, name: str, help: str, labels: dict[str, str]) -> Sample:
-        """What was counted."""
-        below, buckets = 0, []
-        for border, count in zip(self._borders, self._counts, strict=True):
-            below += count
-            buckets.append((border, below))
-        return Sample(name, "histogram", help, labels, self._sum, buckets)
 
 
 class Counts:
@@ -67,13 +44,13 @@ class Counts:
     def first_output(self, model: str, seconds: float) -> None:
         """The first output of a request has come so long after it was sent."""
         with self._lock:
-            self._first.setdefault(model, Histogram()).observe(seconds)
+            self._first.setdefault(model, Histogram(SECONDS)).observe(seconds)
 
     def ended(self, model: str, reason: str, seconds: float) -> None:
         """A request has ended so long after it was sent; `reason` is a finish reason or an error's code."""
         with self._lock:
             self._ended[model, reason] += 1
-            self._duration.setdefault(model, Histogram()).observe(seconds)
+            self._duration.setdefault(model, Histogram(SECONDS)).observe(seconds)
 
     def samples(self) -> Iterator[Sample]:
         """What was counted."""

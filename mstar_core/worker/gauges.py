@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from mstar_core.wire.histogram import Histogram
 from mstar_core.wire.messages import Address, Sample, Span, Spans
 from mstar_core.worker.batches import tasks_of
 from mstar_core.worker.models import Flight, LoadedModel, ReadyQueue
@@ -20,33 +20,6 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 _SPANS_IN_A_MESSAGE = 1000
 """How many batches are told to the trace at once, at the latest."""
-
-
-class Histogram:
-    """Counts of values by upper border."""
-
-    __slots__ = ("_borders", "_counts", "count", "total")
-
-    def __init__(self, borders: tuple[float, ...]) -> None:
-        self._borders = borders
-        self._counts = [0] * (len(borders) + 1)
-        self.count = 0
-        self.total = 0.0
-
-    def add(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._borders, value)] += 1
-        self.count += 1
-        self.total += value
-
-    def sample(self, name: str, help: str, labels: dict[str, str]) -> Sample:
-        """The histogram as a sample, with cumulated counts."""
-        buckets: list[tuple[float, int]] = []
-        below = 0
-        for border, count in zip((*self._borders, float("inf")), self._counts, strict=True):
-            below += count
-            buckets.append((border, below))
-        return Sample(name, "histogram", help, labels, self.total, buckets)
 
 
 @dataclass(slots=True)
@@ -77,8 +50,8 @@ class WorkerGauges:
         entry = self._queues.get(place)
         if entry is None:
             entry = self._queues[place] = QueueCount()
-        entry.sizes.add(len(flight.batch.calls))
-        entry.seconds.add(flight.seconds)
+        entry.sizes.observe(len(flight.batch.calls))
+        entry.seconds.observe(flight.seconds)
         entry.failed += flight.error is not None
         if self._trace_to is not None:
             requests = [task.run.request.id for task in tasks_of(flight)]
