@@ -23,7 +23,6 @@ import msgspec
 
 from mstar_core.errors import RequestError, request_error
 
-
 EMIT_WINDOW = 64
 """How many outputs of one request a worker may have emitted that the client has not read yet. A walk that emits starts
 no further run beyond them, so that a slow reader costs bounded memory: some seconds of sound, a picture or two."""
@@ -71,7 +70,7 @@ class ListRef(msgspec.Struct, frozen=True, array_like=True, tag="list"):
     values: list[Value]
 
 
-Value: TypeAlias = "None | bool | int | float | str | TensorRef | ChunkRef | ListRef"
+Value: TypeAlias = "bool | int | float | str | TensorRef | ChunkRef | ListRef | None"
 """What flows between nodes, in transit."""
 
 

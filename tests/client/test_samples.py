@@ -4,10 +4,11 @@ import threading
 import numpy as np
 import pytest
 
-from mstar_core.client.samples import Counts, Histogram, samples_of
+from mstar_core.client.samples import Counts, samples_of
 from mstar_core.errors import Unavailable
 from mstar_core.wire.address import host_identity
 from mstar_core.wire.exchange import Exchange
+from mstar_core.wire.histogram import Histogram
 from mstar_core.wire.messages import Address, ErrorInfo, Metrics, Sample
 
 
