@@ -9,7 +9,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 _lock = threading.Lock()
-_gates: dict[int, _Gate] = {}
+_gates: dict[zmq.Context[zmq.Socket[bytes]], _Gate] = {}
 """By context, since a context has one ZAP handler for all its sockets."""
 
 
@@ -29,9 +29,9 @@ class _OnlyTheDomainsKey:
 def open_gate(context: zmq.Context[zmq.Socket[bytes]], public: str) -> None:
     """One more mailbox of this context needs the gate. Its ZAP domain is `public`, the key that is admitted."""
     with _lock:
-        gate = _gates.get(context.underlying)
+        gate = _gates.get(context)
         if gate is None:
-            gate = _gates[context.underlying] = _Gate(ThreadAuthenticator(context))
+            gate = _gates[context] = _Gate(ThreadAuthenticator(context))
             gate.authenticator.start()
         gate.authenticator.configure_curve_callback(public, _OnlyTheDomainsKey())
         gate.mailboxes += 1
@@ -40,8 +40,8 @@ def open_gate(context: zmq.Context[zmq.Socket[bytes]], public: str) -> None:
 def close_gate(context: zmq.Context[zmq.Socket[bytes]]) -> None:
     """One mailbox of this context needs the gate no longer."""
     with _lock:
-        gate = _gates[context.underlying]
+        gate = _gates[context]
         gate.mailboxes -= 1
         if not gate.mailboxes:
-            del _gates[context.underlying]
+            del _gates[context]
             gate.authenticator.stop()
