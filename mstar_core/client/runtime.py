@@ -75,12 +75,10 @@ class Runtime:
                 start_timeout=start_timeout,
             )
             stack.callback(self._end_parties)
-            conductor = self._supervisor.start()
-            self.frontend = Frontend(mailbox, conductor, exchange, self._heard, trace_file)
-            thread = threading.Thread(target=self._run_frontend, name="frontend", daemon=True)
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(self.frontend.close)
+            self.frontend = Frontend(mailbox, self._supervisor.start(), exchange, self._heard, trace_file)
+            self._thread = threading.Thread(target=self._run_frontend, name="frontend", daemon=True)
+            self._thread.start()
+            stack.callback(self._end_frontend)
             self._supervisor.wait_started()
             self._closing = stack.pop_all()
 
@@ -115,6 +113,13 @@ class Runtime:
         reason = f"the Conductor {reason}"
         self.state = _unknown(self.state.models, self.state.workers, reason, "unknown, since the Conductor has ended")
         self.frontend.fail_all(Unavailable(reason, retry_after=_RETRY_S))
+
+    def _end_frontend(self) -> None:
+        """Open requests end at once; what the parties say while they end is still heard."""
+        self.frontend.fail_all(Unavailable("the server has stopped"))
+        self._end_parties()
+        self.frontend.close()
+        self._thread.join()
 
     def _end_parties(self) -> None:
         self._all_ended = self._supervisor.close()
