@@ -6,8 +6,8 @@ what it holds; runs on the new worker wait until all of it has arrived. Nothing 
 
 from __future__ import annotations
 
+import logging
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,6 +15,7 @@ import msgspec
 import torch
 
 from mstar_core.engines.base import Handover
+from mstar_core.errors import NodeFailed, RequestError
 from mstar_core.wire.messages import Address, HandOver, TakeOver, TakeSlice
 from mstar_core.wire.tensors import publish_tensor
 from mstar_core.worker.models import Flight
@@ -22,6 +23,8 @@ from mstar_core.worker.post import Post
 from mstar_core.worker.requests import RequestRun
 from mstar_core.worker.values import taken
 from mstar_core.worker.walks import Task
+
+_log = logging.getLogger(__name__)
 
 SLICE_BYTES = 1 << 20
 """How much of a tensor travels in one message, at least one page: small enough that neither side ever holds a second
@@ -39,13 +42,13 @@ class Departure(Flight):
 
 @dataclass(slots=True, eq=False)
 class Arrivals:
-    """What has come and is coming of one node: the handover under way, those complete that no run has asked for yet,
-    and the runs that wait."""
+    """What has come and is coming of one node: the handover under way, whether it is complete before any run has asked
+    for it, and the runs that wait. A node moves between two walks, so that there is one handover at a time."""
 
     coming: Handover | None = None
     rows_left: int = 0
-    complete: int = 0
-    waiting: deque[Task] = field(default_factory=deque)
+    complete: bool = False
+    waiting: list[Task] = field(default_factory=list)
 
 
 class Moves:
@@ -74,7 +77,7 @@ class Moves:
         try:
             batch = engine.leave(request.nodes[node])
         except Exception as error:  # isolation boundary: a node's code
-            self._post.report(request, "", node, error)
+            self._report(request, node, "hand the request over to another worker", error)
             return
         request.in_flight += 1
         self._submit(Departure(engine, batch, request=request, node=node, to=to))
@@ -85,27 +88,35 @@ class Moves:
         request.in_flight -= 1
         if request.closing:
             return
-        if departure.error is not None:
-            self._post.report(request, "", node, departure.error)
+        try:
+            if departure.error is not None:
+                raise departure.error
+            held = departure.engine.left(departure.batch)
+            state = msgspec.msgpack.encode(held.state)
+        except Exception as error:  # isolation boundary: what an engine does, and a node packs
+            self._report(request, node, "hand the request over to another worker", error)
             return
-        held = departure.engine.left(departure.batch)
-        tensors = {name: (_dtype_name(each), tuple(each.shape)) for name, each in held.tensors.items()}
-        state = msgspec.msgpack.encode(held.state)
-        self._post.send(to, TakeOver(request.key, node, state, tensors))
-        for name, tensor in held.tensors.items():
-            step = max(SLICE_BYTES // max(tensor[:1].nbytes, 1), 1)
+        tensors = {name: each for name, each in held.tensors.items() if each.numel()}
+        shapes = {name: (_dtype_name(each), tuple(each.shape)) for name, each in held.tensors.items()}
+        self._post.send(to, TakeOver(request.key, node, state, shapes))
+        for name, tensor in tensors.items():
+            step = max(SLICE_BYTES // tensor[:1].nbytes, 1)
             for first in range(0, tensor.shape[0], step):
                 rows = publish_tensor(self._post.exchange, tensor[first : first + step], to)
                 self._post.send(to, TakeSlice(request.key, node, name, first, rows))
 
-    def await_arrival(self, task: Task) -> None:
-        """Queue a task of a node that is on its way, now or when it has arrived."""
+    def run(self, task: Task, *, moving: bool) -> None:
+        """Queue a task of a node now, or, when it is `moving` here, as soon as it has arrived.
+
+        Other runs of the same walk may come meanwhile, from another of its branches: they wait as well.
+        """
         arrivals = task.run.request.arrivals.setdefault(task.op.node, Arrivals())
-        if arrivals.complete:
-            arrivals.complete -= 1
-            self._run(task)
-        else:
+        if arrivals.waiting or (moving and not arrivals.complete):
             arrivals.waiting.append(task)
+            return
+        if moving:
+            arrivals.complete = False
+        self._run(task)
 
     def take_over(self, request: RequestRun, message: TakeOver) -> None:
         """The first part of a handover."""
@@ -133,12 +144,20 @@ class Moves:
         try:
             request.model.engines[node].enter(request.nodes[node], handover)
         except Exception as error:  # isolation boundary: a node's code
-            self._post.report(request, "", node, error)
+            self._report(request, node, "take the request over from another worker", error)
             return
-        if arrivals.waiting:
-            self._run(arrivals.waiting.popleft())
-        else:
-            arrivals.complete += 1
+        arrivals.complete = not arrivals.waiting
+        waiting, arrivals.waiting = arrivals.waiting, []
+        for task in waiting:
+            self._run(task)
+
+    def _report(self, request: RequestRun, node: str, what: str, error: Exception) -> None:
+        """A node could not do its part of a move: its request has failed."""
+        if not isinstance(error, RequestError):
+            problem = f"node {node!r} failed to {what}: {type(error).__name__}: {error}"
+            _log.error(problem, exc_info=error, extra={"request": request.id})
+            error = NodeFailed(problem)
+        self._post.report(request, "", node, error)
 
 
 def _dtype_name(tensor: torch.Tensor) -> str:

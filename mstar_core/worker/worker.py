@@ -306,10 +306,8 @@ class Worker:
         moving = op.node in request.model.movable and self._moves.bring(request, op.node, target)
         if target != self._post.address:
             self._run_elsewhere(run, task, target, awaits=moving)
-        elif moving:
-            self._moves.await_arrival(task)
         else:
-            self._queue(task)
+            self._moves.run(task, moving=moving)
 
     def _run_elsewhere(self, run: WalkRun, task: Task, target: Address, *, awaits: bool) -> None:
         request, number = run.request, next(self._numbers)
@@ -332,10 +330,7 @@ class Worker:
             run=ForeignRun(request, message.home, message.run),
             op=queue.foreign,
         )
-        if message.awaits:
-            self._moves.await_arrival(task)
-        else:
-            self._queue(task)
+        self._moves.run(task, moving=message.awaits)
 
     def completed(self, task: Task, outputs: Outputs) -> None:
         """A run has given its outputs, or the exception that it alone raised."""
