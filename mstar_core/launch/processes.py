@@ -96,8 +96,9 @@ class _Child(Party):
             for report in _reports(stdout.fileno(), descriptor):
                 if isinstance(report, Bound):
                     self._watch.bound(report.address)
-                else:
+                else:  # it has nothing more to do, and may take its time for that
                     self._last_words = report.reason
+                    self.kill()
             status = self._process.wait()
             with self._lock:
                 os.close(descriptor)
