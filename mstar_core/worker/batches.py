@@ -48,15 +48,20 @@ class Batches:
             self._complete(flight, queue)
 
     def _complete(self, flight: Flight, queue: ReadyQueue) -> None:
+        """Drop what is void, and tell the walks of the rest.
+
+        A run of a closing request has no effect either, but it is not dropped: a later one, which was started ahead on
+        it, may still be in flight.
+        """
         tasks, engine = tasks_of(flight), flight.engine
-        void = [task for task in tasks if task.void or task.run.request.closing]
-        for task in void:
-            engine.drop(flight.batch, task)
+        for task in tasks:
+            if task.void:
+                engine.drop(flight.batch, task)
         outcomes = engine.finish(flight.batch)
         for task, outcome in zip(tasks, outcomes, strict=True):
             request = task.run.request
             request.in_flight -= 1
-            if void and task in void:
+            if task.void or request.closing:
                 self._dropped(task)
             elif outcome is None:
                 queue.tasks.appendleft(task)

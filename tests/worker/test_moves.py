@@ -78,10 +78,11 @@ CASES = [
 
 
 class Served:
-    """A service that writes."""
+    """A service that writes. `killed` are the workers that a test has ended: no other may have been started again."""
 
     def __init__(self, service):
         self.service = service
+        self.killed = 0
 
     def submit(self, prompts, **params):
         contents = [Tensor("prompt", np.array(ids, dtype=np.int64)) for ids in prompts]
@@ -137,6 +138,7 @@ def serving(registry, placed, **options):
         yield served
         assert served.at_rest(), {name: served.metric(name) for name in HELD}
         assert service.health().ready
+        assert served.metric("mstar_restarts") == served.killed
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +169,20 @@ def test_every_worker_has_had_its_part(server):
     names = server.service.workers
     calls = {name: server.metric("mstar_batch_calls", worker=name) for name in names}
     assert all(calls.values()), calls
+
+
+@pytest.mark.parametrize("read", [1, 5, 40])
+def test_requests_that_are_aborted_while_they_are_answered_are_free_on_every_worker(server, read):
+    tickets = [server.submit([prompt(3 * PAGE)], new=200, endless=True, seed=seed) for seed in range(3)]
+    for ticket in tickets:
+        contents = iter(ticket)
+        for _ in range(read):
+            next(contents)
+        ticket.cancel()
+        with pytest.raises(Cancelled):
+            list(contents)
+    assert server.at_rest()
+    assert server.metric("mstar_restarts") == 0
 
 
 def test_the_answers_are_worth_comparing(expected):
@@ -264,7 +280,11 @@ def process_of(worker):
 @apart_in_processes
 @pytest.mark.parametrize(
     ("victim", "params"),
-    [("a", {"pack_ms": 500, "new": 3}), ("b", {"pause_ms": 5, "new": 100}), ("a", {"pause_ms": 5, "new": 100})],
+    [
+        ("a", {"pack_ms": 500, "new": 3}),
+        ("b", {"pause_ms": 5, "new": 100, "endless": True}),
+        ("a", {"pause_ms": 5, "new": 100, "endless": True}),
+    ],
     ids=["it packs", "it holds", "it has handed over"],
 )
 def test_a_worker_that_is_killed_fails_its_requests_and_leaves_nothing_with_the_other(server, victim, params):
@@ -274,6 +294,7 @@ def test_a_worker_that_is_killed_fails_its_requests_and_leaves_nothing_with_the_
     for _ in range(2 if params["new"] == 3 else 4):
         next(contents)
     os.kill(process_of(victim), signal.SIGKILL)
+    server.killed += 1
     with pytest.raises(Unavailable, match=f"worker '{victim}' failed: .* was ended by SIGKILL") as caught:
         list(contents)
     assert caught.value.status == 503

@@ -80,7 +80,8 @@ class Scribe(KVNode):
         digest = 0
         for each in call.request.state:
             digest = (31 * digest + each) % 2**31
-        return {"stop": row["ids"] == STOP, "digest": torch.tensor(digest)}
+        stop = row["ids"] == STOP and not call.request.params["endless"]
+        return {"stop": stop, "digest": torch.tensor(digest)}
 
 
 def linear(outputs, generator):

@@ -34,6 +34,7 @@ PARAMETERS = (
     Parameter(name="temperature", kind="float", default=0.0, minimum=0, doc="Of the sampler."),
     Parameter(name="penalty", kind="float", default=1.0, exclusive_minimum=0, doc="For repetitions."),
     Parameter(name="new", kind="int", default=8, minimum=2, maximum=400, doc="The most ids of one answer."),
+    Parameter(name="endless", kind="bool", default=False, doc="Whether no id ends an answer."),
     Parameter(name="fork", kind="bool", default=False, doc="Whether to begin every answer twice."),
     Parameter(name="pause_ms", kind="float", default=0.0, minimum=0, doc="Time of every run, on the loop thread."),
     Parameter(name="pack_ms", kind="float", default=0.0, minimum=0, doc="Time of packing the state."),
