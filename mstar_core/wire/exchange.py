@@ -8,8 +8,8 @@ tensors, other hosts, and whenever another transport has no room. `wire/tensors.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mstar_core.wire.messages import Address, Sample, TensorRef
@@ -49,8 +49,7 @@ class Exchange:
         self._by_name = {transport.name: transport for transport in self._transports}
         self._routes: dict[Address, list[Transport]] = {}
         self._lock = threading.Lock()
-        self._tensors: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
+        self._counts = {transport.name: _Count() for transport in self._transports}
         self._without_room = 0
 
     def publish(
@@ -113,14 +112,13 @@ class Exchange:
 
     def samples(self) -> list[Sample]:
         """What was published, by transport, and what is in use."""
-        with self._lock:
-            tensors, sizes, without_room = dict(self._tensors), dict(self._bytes), self._without_room
-        samples = [_sent("mstar_tensors_sent", "Tensors published.", *item) for item in tensors.items()]
-        samples += [_sent("mstar_tensor_bytes_sent", "Bytes of tensors published.", *item) for item in sizes.items()]
-        samples.append(
-            Sample("mstar_transport_full", "counter", "How often a transport had no room.", {}, without_room)
-        )
-        return samples + [sample for transport in self._transports for sample in transport.samples()]
+        samples = [sample for transport in self._transports for sample in transport.samples()]
+        for name, count in self._counts.items():
+            label = {"transport": name}
+            samples.append(Sample("mstar_tensors_sent", "counter", "Tensors published.", label, count.tensors))
+            samples.append(Sample("mstar_tensor_bytes_sent", "counter", "Bytes of those.", label, count.size))
+        full = self._without_room
+        return [*samples, Sample("mstar_transport_full", "counter", "Times a transport had no room.", {}, full)]
 
     def close(self) -> None:
         """Free everything that was published; what others have taken stays theirs."""
@@ -150,9 +148,10 @@ class Exchange:
                 with self._lock:
                     self._without_room += 1
         assert ref is not None
+        count = self._counts[transport.name]
         with self._lock:
-            self._tensors[transport.name] += 1
-            self._bytes[transport.name] += payload.nbytes
+            count.tensors += 1
+            count.size += payload.nbytes
         return ref
 
     def _route(self, receiver: Address) -> list[Transport]:
@@ -163,5 +162,9 @@ class Exchange:
         return route
 
 
-def _sent(name: str, help: str, transport: str, value: float) -> Sample:
-    return Sample(name, "counter", help, {"transport": transport}, value)
+@dataclass(slots=True)
+class _Count:
+    """Tensors that one transport was given, and their bytes."""
+
+    tensors: int = 0
+    size: int = 0
