@@ -16,6 +16,8 @@ class Entry:
 COMMANDS = {
     "check": Entry("mstar_core.cli.check:check", "Examine every plugin, each in a process of its own."),
     "graph": Entry("mstar_core.cli.graph:graph", "Draw a model's nodes, walks and streams."),
+    "host": Entry("mstar_core.cli.host:run_host", "Run workers on this host for a server on another one."),
+    "keys": Entry("mstar_core.cli.host:make_keys", "Make the keys that a server and its other hosts share."),
     "list-models": Entry("mstar_core.cli.list_models:list_models", "List the models that can be served."),
     "plugins": Entry("mstar_core.cli.plugins:plugins", "List the installed plugins, and what is wrong with them."),
     "run": Entry("mstar_core.cli.run:run", "Run one request in this process, without a server."),

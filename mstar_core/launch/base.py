@@ -35,13 +35,9 @@ class Party(ABC):
 
 
 class Launcher(ABC):
-    """Starts parties in one way, in one place.
+    """Starts parties in one way, in one place. `patience_s` is how long one that was asked to leave may take before it
+    is killed."""
 
-    `local` is the store by which its parties hand each other tensors, when they share a process. `patience_s` is how
-    long one that was asked to leave may take before it is killed.
-    """
-
-    local: LocalStore | None = None
     patience_s: float
 
     @abstractmethod
@@ -49,9 +45,16 @@ class Launcher(ABC):
         """Start a party, at a `near` endpoint of its own; the Conductor's is always the same."""
 
     @abstractmethod
-    def near(self, name: str) -> str:
-        """The endpoint of the mailbox of that name, among the parties that are started here."""
-
-    @abstractmethod
     def close(self) -> None:
         """Free what the launcher holds, after every party has ended."""
+
+
+class LocalLauncher(Launcher):
+    """Starts parties on this host. `local` is the store by which they hand each other tensors, if they share this
+    process."""
+
+    local: LocalStore | None = None
+
+    @abstractmethod
+    def near(self, name: str) -> str:
+        """The endpoint of the mailbox of that name, among the parties that are started here."""

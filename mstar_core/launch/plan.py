@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
 import zmq
 
 from mstar_core.errors import ConfigurationError, PlacementError
-from mstar_core.launch.base import Launcher
+from mstar_core.launch.base import Launcher, LocalLauncher
 from mstar_core.launch.job import Setup
 from mstar_core.launch.parties import worker_sources
 from mstar_core.launch.processes import ProcessLauncher
+from mstar_core.launch.remote import HostLauncher
 from mstar_core.launch.threads import ThreadLauncher
 from mstar_core.plugins.registry import Registry
 from mstar_core.spec.layout import layout_of
 from mstar_core.spec.model import ModelSpec
 from mstar_core.spec.placement import Placement
+from mstar_core.wire.address import Keys
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
@@ -28,7 +31,7 @@ class Plan:
     """What is to run: the Conductor, and each worker by its launcher. The Conductor listens for other hosts at `far`
     (`tcp://ADDRESS:PORT`), if that is not ""."""
 
-    conductor: Launcher
+    conductor: LocalLauncher
     workers: Mapping[str, Launcher]
     far: str = ""
 
@@ -68,20 +71,27 @@ def process_plan(
     keys: Path | None,
     logs: tuple[str, str],
 ) -> Plan:
-    """Conductor and workers as processes. `logs` is the format and the level of what they log."""
+    """Conductor and workers as processes, here and on other hosts; `logs` is the format and the level of their logs."""
     far = placement.address or ""
     if far and keys is None:
         raise ConfigurationError("workers on other hosts need keys: make a file with 'mstar keys FILE', copy it there")
     setup = Setup(
         placement=placement.model_dump_json(),
-        checkpoints={chosen.spec.card.name: str(chosen.directory) for chosen in models},
+        checkpoints={each.spec.card.name: str(each.directory) for each in models},
         plugins=registry.plugin_set,
         keys=str(keys.resolve()) if keys else None,
         log_format=logs[0],
         log_level=logs[1],
     )
-    launcher = ProcessLauncher(setup, any_port(far))
-    return Plan(conductor=launcher, workers=dict.fromkeys(used_workers(models, placement), launcher), far=far)
+    places = {name: placement.workers[name].host for name in used_workers(models, placement)}
+    launchers: dict[str | None, Launcher] = {}
+    if keys is not None:
+        elsewhere = {each.spec.card.name: each.checkpoint_elsewhere for each in models}
+        foreign = msgspec.structs.replace(setup, checkpoints=elsewhere, keys=None)
+        for host in dict.fromkeys(filter(None, places.values())):
+            launchers[host] = HostLauncher(context, host, placement.hosts[host].address, Keys.load(keys), foreign)
+    launchers[None] = here = ProcessLauncher(setup, any_port(far))
+    return Plan(conductor=here, workers={name: launchers[host] for name, host in places.items()}, far=far)
 
 
 def used_workers(models: Sequence[Chosen], placement: Placement) -> list[str]:

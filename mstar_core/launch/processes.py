@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from mstar_core.launch.base import Launcher, Party, Watch
+from mstar_core.launch.base import LocalLauncher, Party, Watch
 from mstar_core.launch.directory import SocketDirectory
 from mstar_core.launch.job import Bound, ConductorJob, Job, PartyJob, Report, Setup
 from mstar_core.launch.lifeline import GRACE_S
@@ -23,7 +23,7 @@ _REPORT_BYTES = 65536
 """What is read at once of a child's reports; a pipe of Linux holds as much (pipe(7))."""
 
 
-class ProcessLauncher(Launcher):
+class ProcessLauncher(LocalLauncher):
     """Starts child processes. `far` is where workers listen for other hosts (`tcp://ADDRESS:0`), or ""."""
 
     patience_s = GRACE_S + 1.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from mstar_core.launch.base import Launcher, Party, Watch
+from mstar_core.launch.base import LocalLauncher, Party, Watch
 from mstar_core.launch.job import ConductorJob, PartyJob
 from mstar_core.launch.parties import failure, run_conductor, run_worker
 from mstar_core.spec.placement import Placement
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class ThreadLauncher(Launcher):
+class ThreadLauncher(LocalLauncher):
     """Starts threads over one context, whose tensors are handed over by reference.
 
     A thread cannot be ended from outside, so one that is asked to leave gets the time that a batch may need.
