@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+import numpy as np
 import torch
 
 from mstar_core.engines.base import Chunk, Row
@@ -15,9 +17,12 @@ from mstar_core.wire.tensors import publish_tensor, take_tensor
 
 
 def pack(value: Any, receiver: Address, exchange: Exchange) -> Value:
-    """A port's value for another worker. Raises `TypeError` for what cannot travel."""
+    """A port's value for another worker. Raises for what cannot travel, `TypeError` as a rule."""
+    if isinstance(value, np.generic):
+        value = value.item()
     match value:
         case None | bool() | int() | float() | str():
+            msgspec.msgpack.encode(value)  # too large a number and half a character are refused now
             return value
         case Row():
             return publish_tensor(exchange, value.tensor(), receiver)
