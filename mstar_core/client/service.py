@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,7 +56,7 @@ class Service:
     def __init__(self, models: Mapping[str, ServedModel], runtime: Runtime) -> None:
         self.models = models
         self._runtime = runtime
-        self._draining = False
+        self._closed = False
 
     @classmethod
     def start(
@@ -117,8 +116,8 @@ class Service:
         `Conflict` or `Unavailable`; what only the Conductor knows is raised by the ticket's iteration. Does CPU work:
         in an event loop, call it from a thread.
         """
-        if self._draining:
-            raise Unavailable("the server is shutting down", retry_after=1.0)
+        if self._closed:
+            raise Unavailable("the server has stopped")
         served = self.models.get(model)
         if served is None:
             hint = nearest(model, self.models)
@@ -141,7 +140,7 @@ class Service:
         state = self._runtime.state
         return Health(
             live=True,
-            ready=state.ready and not self._draining,
+            ready=state.ready and not self._closed,
             models=state.models,
             workers={name: worker.state for name, worker in state.workers.items()},
         )
@@ -160,16 +159,9 @@ class Service:
         """Requests that have not ended."""
         return self._runtime.frontend.open_requests
 
-    def drain(self, timeout: float) -> None:
-        """Refuse new requests and wait, up to `timeout` seconds, for the running ones."""
-        self._draining = True
-        deadline = time.monotonic() + timeout
-        while self.open_requests and time.monotonic() < deadline:
-            time.sleep(0.02)
-
     def close(self) -> None:
         """Stop everything; requests still open end as unavailable."""
-        self._draining = True
+        self._closed = True
         self._runtime.close()
 
     def __enter__(self) -> Service:

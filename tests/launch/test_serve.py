@@ -188,6 +188,13 @@ def test_a_first_signal_lets_a_running_request_end(one):
     assert one.left() == []
 
 
+def test_a_worker_that_cannot_leave_is_ended(one):
+    os.kill(one.parties()["worker main"], signal.SIGSTOP)
+    one.process.send_signal(signal.SIGTERM)
+    assert one.wait(PATIENCE_S) == 0
+    assert one.left() == []
+
+
 def test_a_killed_server_takes_everything_with_it(one, load):
     one.parties()
     one.process.kill()
