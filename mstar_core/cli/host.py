@@ -55,6 +55,10 @@ def make_keys(file: Path) -> None:
     """Make the FILE of keys by which a server and its other hosts know each other.
 
     Whoever has it can use them and read what they send: copy it to each host, readable by its owner only.
+
+    \b
+    Example:
+      mstar keys cluster.key
     """
     if file.exists():
         raise ConfigurationError(f"{file} exists; remove it first, or choose another name")

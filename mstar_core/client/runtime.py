@@ -77,8 +77,8 @@ class Runtime:
             stack.callback(self._end_parties)
             self.frontend = Frontend(mailbox, self._supervisor.start(), exchange, self._heard, trace_file)
             self._thread = threading.Thread(target=self._run_frontend, name="frontend", daemon=True)
-            self._thread.start()
             stack.callback(self._end_frontend)
+            self._thread.start()
             self._supervisor.wait_started()
             self._closing = stack.pop_all()
 
@@ -119,7 +119,8 @@ class Runtime:
         self.frontend.fail_all(Unavailable("the server has stopped"))
         self._end_parties()
         self.frontend.close()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _end_parties(self) -> None:
         self._all_ended = self._supervisor.close()
