@@ -291,10 +291,6 @@ class Conductor:
         worker = self._workers.by_name[name]
         address, worker.state = worker.address, reason
         self._judge_models()
-        if address is not None:
-            self._mailbox.disconnect(address)
-            for other in (*self._frontends, *(each for _, each in self._workers.up())):
-                self._mailbox.send(other, PeerLost(address))
         error = Unavailable(f"worker {name!r} failed: {reason}", retry_after=RETRY_S)
         for request in list(self._by_key.values()):
             if name in request.open_on:
@@ -306,6 +302,10 @@ class Conductor:
                     self._end(
                         request, "failed", Unavailable(f"model {model.name!r}: {model.state}", retry_after=RETRY_S)
                     )
+        if address is not None:
+            self._mailbox.disconnect(address)
+            for other in (*self._frontends, *(each for _, each in self._workers.up())):
+                self._mailbox.send(other, PeerLost(address))  # after its requests: what knows of none sends nothing
 
     def _judge_models(self) -> None:
         for model in self._models.values():

@@ -83,6 +83,11 @@ class Post:
         """What grants places in a stream to a producer on another worker."""
         return lambda places: self._mailbox.send(producer, StreamCredit(key, edge, places))
 
+    def forget(self, receiver: Address) -> None:
+        """Drop what this turn has made for a party that is gone."""
+        self._emitted.pop(receiver, None)
+        self._items.pop(receiver, None)
+
     def flush(self) -> None:
         """Send what this turn has made."""
         for frontend, outputs in self._emitted.items():

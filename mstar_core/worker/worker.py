@@ -144,6 +144,7 @@ class Worker:
                 samples = [*self._gauges.samples(self._requests), *self._exchange.samples()]
                 self._mailbox.send(message.reply_to, Metrics(message.number, self.name, samples))
             case PeerLost():
+                self._post.forget(message.address)
                 self._mailbox.disconnect(message.address)
                 self._exchange.forget(message.address)
             case Register():

@@ -433,7 +433,7 @@ def test_a_lost_replica_costs_its_own_requests_only(stage):
     assert (state.ready, state.workers["a"].state) == (True, "restarting after: killed")
     lost = PeerLost(stage.workers["a"].address)
     assert stage.ordered(1, "b") == [lost]
-    assert stage.ordered(2, "c") == [lost, Close(given[1][1])]
+    assert stage.ordered(2, "c") == [Close(given[1][1]), lost]
     assert {name for name, _ in routes(stage, 3, 4).values()} == {"b"}
     stage.tell(WorkerFailed("c", "killed"))
     assert sorted(stage.heard().ticket for _ in range(3)) == [2, 3, 4]
