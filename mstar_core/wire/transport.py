@@ -41,7 +41,9 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @functools.cache
 def _name(dtype: np.dtype[Any]) -> str:
-    return str(dtype)
+    name = str(dtype)
+    numpy_dtype(name)
+    return name
 
 
 class Payload(ABC):
@@ -70,7 +72,7 @@ class ArrayPayload(Payload):
     def __init__(self, array: NDArray[Any], dtype: str | None = None, shape: Sequence[int] | None = None) -> None:
         self._array = array
         self.dtype = dtype or _name(array.dtype)
-        assert numpy_dtype(self.dtype).itemsize == array.itemsize, f"{array.dtype} cannot stand for {self.dtype}"
+        assert dtype is None or numpy_dtype(dtype) == array.dtype, f"{array.dtype} does not stand for {dtype}"
         self.shape = array.shape if shape is None else tuple(shape)
         self.nbytes = array.nbytes
 
@@ -147,8 +149,7 @@ class Inline(Transport):
 
     def publish(self, payload: Payload, receiver: Address | None) -> TensorRef:
         """A reference that is the tensor."""
-        data = np.ascontiguousarray(payload.array()).tobytes()
-        return TensorRef(payload.dtype, payload.shape, data, held=receiver is None)
+        return TensorRef(payload.dtype, payload.shape, payload.array().tobytes(), held=receiver is None)
 
     def reachable(self, ref: TensorRef) -> bool:
         """Always."""
@@ -156,11 +157,11 @@ class Inline(Transport):
 
     def take(self, ref: TensorRef) -> Payload:
         """A read-only array over the message's bytes."""
-        assert ref.data is not None
-        dtype = numpy_dtype(ref.dtype)
-        if len(ref.data) != math.prod(ref.shape) * dtype.itemsize:
-            raise ValueError(f"{len(ref.data)} bytes are no tensor of shape {ref.shape} and dtype {ref.dtype}")
-        return ArrayPayload(np.frombuffer(ref.data, dtype).reshape(ref.shape), ref.dtype)
+        data, dtype = ref.data, numpy_dtype(ref.dtype)
+        assert data is not None
+        if len(data) != math.prod(ref.shape) * dtype.itemsize:
+            raise ValueError(f"{len(data)} bytes are no tensor of shape {ref.shape} and dtype {ref.dtype}")
+        return ArrayPayload(np.ndarray(ref.shape, dtype, data), ref.dtype)
 
     def release(self, ref: TensorRef) -> None:
         """Nothing is kept."""
