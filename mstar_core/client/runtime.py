@@ -64,7 +64,8 @@ class Runtime:
                     keys=Keys.load(keys) if keys else None,
                 )
             )
-            exchange = Exchange(mailbox.address, local=plan.conductor.local)
+            own = [make(mailbox.address) for make in plan.transports]
+            exchange = Exchange(mailbox.address, local=plan.conductor.local, transports=own)
             stack.callback(exchange.close)
             self._supervisor = Supervisor(
                 self._context,

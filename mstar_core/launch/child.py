@@ -19,7 +19,7 @@ from mstar_core import log
 from mstar_core.errors import PluginError
 from mstar_core.launch.job import Bound, ConductorJob, Failed, Job, Report, Setup
 from mstar_core.launch.lifeline import Lifeline, ignore_interrupts
-from mstar_core.launch.parties import failure, run_conductor, run_worker, worker_sources
+from mstar_core.launch.parties import failure, run_conductor, run_worker, transports_of, worker_sources
 from mstar_core.plugins.assemble import assemble, locate
 from mstar_core.plugins.registry import Registry, load_registry
 from mstar_core.spec.model import ModelSpec
@@ -84,7 +84,8 @@ def run(job: Job, mailbox: Mailbox) -> None:
     if isinstance(job.party, ConductorJob):
         run_conductor(job.party, mailbox, [spec for spec, _ in models], placement)
     else:
-        run_worker(job.party, mailbox, worker_sources(registry, models), placement)
+        sources, transports = worker_sources(registry, models), transports_of(registry, placement)
+        run_worker(job.party, mailbox, sources, placement, transports=transports)
 
 
 def assembled(registry: Registry, setup: Setup) -> list[tuple[ModelSpec, Path]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from mstar_core._resolve import resolve
 from mstar_core.conductor.conductor import Conductor
 from mstar_core.conductor.models import served_models
 from mstar_core.errors import MStarError
@@ -16,12 +17,17 @@ from mstar_core.spec.model import ModelSpec
 from mstar_core.spec.placement import Placement
 from mstar_core.wire.exchange import Exchange
 from mstar_core.wire.mailbox import Mailbox
+from mstar_core.wire.messages import Address
 from mstar_core.wire.store import LocalStore
+from mstar_core.wire.transport import Transport
 
 if TYPE_CHECKING:
     from mstar_core.worker.launch import ModelSource
 
 _log = logging.getLogger(__name__)
+
+MakeTransport: TypeAlias = "Callable[[Address], Transport]"
+"""What a plugin's `mstar_transports` names: called in every process with the address of its party."""
 
 _INCARNATION_BITS = 40
 """Each Conductor numbers its requests from its incarnation shifted by so many bits: more than one will ever see."""
@@ -45,15 +51,17 @@ def run_worker(
     sources: Sequence[ModelSource],
     placement: Placement,
     local: LocalStore | None = None,
+    transports: Sequence[MakeTransport] = (),
 ) -> None:
     """Be a worker until told to stop; raises when it cannot load, or cannot go on.
 
-    `local` is the store of the process's other parties, if there are any.
+    `local` is the store of the process's other parties, if there are any; `transports` are those of plugins.
     """
     from mstar_core.worker import launch
 
     shared = placement.workers[job.name].shared * 2**20
-    exchange = Exchange(mailbox.address, local=local, shared_bytes=shared)
+    own = [make(mailbox.address) for make in transports]
+    exchange = Exchange(mailbox.address, local=local, shared_bytes=shared, transports=own)
     try:
         with mailbox:
             launch.run_worker(
@@ -68,6 +76,12 @@ def run_worker(
             )
     finally:
         exchange.close()
+
+
+def transports_of(registry: Registry, placement: Placement) -> list[MakeTransport]:
+    """What makes a party's transports, of those that plugins bring and the placement names. Raises `PluginError`."""
+    targets = {name: registry.extension("mstar_transports", name, {}) for name in placement.transports}
+    return [resolve(target, purpose=f"transport {name!r}") for name, target in targets.items()]
 
 
 def worker_sources(registry: Registry, models: Sequence[tuple[ModelSpec, Path]]) -> list[ModelSource]:

@@ -13,7 +13,7 @@ import zmq
 from mstar_core.errors import ConfigurationError, PlacementError
 from mstar_core.launch.base import Launcher, LocalLauncher
 from mstar_core.launch.job import Setup
-from mstar_core.launch.parties import worker_sources
+from mstar_core.launch.parties import MakeTransport, transports_of, worker_sources
 from mstar_core.launch.processes import ProcessLauncher
 from mstar_core.launch.remote import HostLauncher
 from mstar_core.launch.threads import ThreadLauncher
@@ -29,11 +29,12 @@ Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What is to run: the Conductor, and each worker by its launcher. The Conductor listens for other hosts at `far`
-    (`tcp://ADDRESS:PORT`), if that is not ""."""
+    (`tcp://ADDRESS:PORT`), if that is not "". The frontend has the workers' `transports`."""
 
     conductor: LocalLauncher
     workers: Mapping[str, Launcher]
     far: str = ""
+    transports: Sequence[MakeTransport] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ def process_plan(
         for host in dict.fromkeys(filter(None, places.values())):
             launchers[host] = HostLauncher(context, host, placement.hosts[host].address, Keys.load(keys), foreign)
     launchers[None] = here = ProcessLauncher(setup, any_port(far))
-    return Plan(conductor=here, workers={name: launchers[host] for name, host in places.items()}, far=far)
+    workers = {name: launchers[host] for name, host in places.items()}
+    return Plan(conductor=here, workers=workers, far=far, transports=transports_of(registry, placement))
 
 
 def used_workers(models: Sequence[Chosen], placement: Placement) -> list[str]:

@@ -138,6 +138,7 @@ class _Origin:
 class Placement(_Strict):
     """The whole file. `run_ahead` lets a worker start a loop's next round before it has seen the present one's end.
 
+    `transports` are those of plugins that move tensors between processes, asked in this order before the core's own.
     `address` is where workers on other hosts reach the server (`tcp://10.0.0.1:7700`; port 0 takes a free one).
     """
 
@@ -145,6 +146,7 @@ class Placement(_Strict):
     models: dict[str, ModelPlace] = Field(default_factory=dict)
     groups: tuple[NodeGroup, ...] = Field(default=(), strict=False)
     run_ahead: bool = True
+    transports: tuple[str, ...] = Field(default=(), strict=False)
     address: str | None = None
     hosts: dict[str, HostPlace] = Field(default_factory=dict)
 

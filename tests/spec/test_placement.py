@@ -56,7 +56,7 @@ def test_nodes_and_models_that_are_not_named_have_the_defaults(toy):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("worker: {}\n", "place.yaml:1: worker: unknown key; known are workers, models, groups, run_ahead, add"),
+        ("worker: {}\n", "place.yaml:1: worker: unknown key; known are workers, models, groups, run_ahead, tra"),
         (
             "workers:\n  main: {devise: cpu}\n",
             "place.yaml:2: workers.main.devise: unknown key; known are device, threa",
