@@ -4,18 +4,15 @@ import importlib
 import os
 import signal
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mstar_core import env
-from mstar_core.client.service import Service
 from mstar_core.errors import Cancelled, NodeFailed, Unavailable
 from mstar_core.plugins.registry import load_registry
 from mstar_core.spec.content import Tensor
-from mstar_core.spec.placement import Placement
 from mstar_core.testing import distributions
 
 PATIENCE_S = 20.0
@@ -24,32 +21,16 @@ PAGE = 4
 SIZES = {"kv": {"tokens": 128 * PAGE, "page": PAGE}, "batch": {"requests": 4, "tokens": 2 * PAGE}}
 """Of every pool and batch: prompts of three pages are read in two steps."""
 
-HELD = (
-    "mstar_requests_open",
-    "mstar_worker_requests",
-    "mstar_worker_load",
-    "mstar_tensors_published",
-    "mstar_kv_pages_used",
-    "mstar_kv_requests",
-)
-"""Gauges that are 0 in a server that serves nobody."""
-
 
 def lm(worker, *walks, **sizes):
     return {"nodes": ["lm"], "walks": list(walks), "worker": worker, **SIZES, **sizes}
 
 
-def placement(*groups):
-    names = {name for group in groups for name in [*group["worker"]]}
-    workers = {name: {"device": "cpu", "threads": 1} for name in sorted(names)}
-    return Placement.model_validate({"workers": workers, "groups": groups})
-
-
-ONE = placement(lm(["a"]))
-APART = placement(lm(["a"], "prefill"), lm(["b"], "fork", "decode"))
-REPLICAS = placement(lm(["a", "b"]))
-ANSWERING_REPLICAS = placement(lm(["a"], "prefill"), lm(["b", "c"], "fork", "decode"))
-EVERYWHERE = placement(lm(["a"], "prefill"), lm(["b"], "fork"), lm(["c"], "decode"))
+ONE = [lm(["a"])]
+APART = [lm(["a"], "prefill"), lm(["b"], "fork", "decode")]
+REPLICAS = [lm(["a", "b"])]
+ANSWERING_REPLICAS = [lm(["a"], "prefill"), lm(["b", "c"], "fork", "decode")]
+EVERYWHERE = [lm(["a"], "prefill"), lm(["b"], "fork"), lm(["c"], "decode")]
 
 SHAPES = {
     "one worker's process": (ONE, True),
@@ -77,39 +58,18 @@ CASES = [
 """Prompts and parameters of the requests that every placement must answer alike."""
 
 
-class Served:
-    """A service that writes. `killed` are the workers that a test has ended: no other may have been started again."""
+def submitted(server, prompts, **params):
+    return server.submit([Tensor("prompt", np.array(ids, dtype=np.int64)) for ids in prompts], **params)
 
-    def __init__(self, service):
-        self.service = service
-        self.killed = 0
 
-    def submit(self, prompts, **params):
-        contents = [Tensor("prompt", np.array(ids, dtype=np.int64)) for ids in prompts]
-        return self.service.submit("scribe", contents, {"seed": 1, **params})
-
-    def write(self, prompts, **params):
-        return written(self.submit(prompts, **params))
-
-    def metric(self, *names, **labels):
-        samples = self.service.metrics()
-        return sum(each.value for each in samples if each.name in names and labels.items() <= each.labels.items())
-
-    def at_rest(self):
-        return eventually(lambda: not self.metric(*HELD))
+def write(server, prompts, **params):
+    return written(submitted(server, prompts, **params))
 
 
 def written(ticket):
     """Every id and digest, why it ended, and the tokens of each walk."""
     values = [int(content.array) for content in ticket]
     return values, ticket.end.reason, dict(ticket.end.usage)
-
-
-def eventually(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not (held := condition()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return held
 
 
 @pytest.fixture(scope="module")
@@ -131,49 +91,39 @@ def nodes(registry):
     return importlib.import_module("mstar_scribe.nodes")
 
 
-@contextmanager
-def serving(registry, placed, **options):
-    with Service.start(["scribe"], registry=registry, placement=placed, **options) as service:
-        served = Served(service)
-        yield served
-        assert served.at_rest(), {name: served.metric(name) for name in HELD}
-        assert service.health().ready
-        assert served.metric("mstar_restarts") == served.killed
-
-
 @pytest.fixture(scope="module")
-def expected(registry):
+def expected(registry, serving):
     """What one worker in this process writes, one request after the other."""
-    with serving(registry, ONE) as served:
-        return [served.write(prompts, seed=seed, **params) for seed, (prompts, params) in enumerate(CASES)]
+    with serving(registry, "scribe", ONE) as served:
+        return [write(served, prompts, seed=seed, **params) for seed, (prompts, params) in enumerate(CASES)]
 
 
 @pytest.fixture(scope="module", params=SHAPES)
-def server(request, registry):
+def server(request, registry, serving):
     placed, processes = SHAPES[request.param]
-    with serving(registry, placed, processes=processes) as served:
+    with serving(registry, "scribe", placed, processes=processes) as served:
         yield served
 
 
 def test_a_request_alone_is_answered_as_by_one_worker(server, expected):
-    made = [server.write(prompts, seed=seed, **params) for seed, (prompts, params) in enumerate(CASES)]
+    made = [write(server, prompts, seed=seed, **params) for seed, (prompts, params) in enumerate(CASES)]
     assert made == expected
 
 
 def test_requests_at_the_same_time_are_answered_as_by_one_worker(server, expected):
-    tickets = [server.submit(prompts, seed=seed, **params) for seed, (prompts, params) in enumerate(CASES)]
+    tickets = [submitted(server, prompts, seed=seed, **params) for seed, (prompts, params) in enumerate(CASES)]
     assert [written(ticket) for ticket in tickets] == expected
 
 
 def test_every_worker_has_had_its_part(server):
     names = server.service.workers
-    calls = {name: server.metric("mstar_batch_calls", worker=name) for name in names}
+    calls = {name: server.calls(worker=name) for name in names}
     assert all(calls.values()), calls
 
 
 @pytest.mark.parametrize("read", [1, 5, 40])
 def test_requests_that_are_aborted_while_they_are_answered_are_free_on_every_worker(server, read):
-    tickets = [server.submit([prompt(3 * PAGE)], new=200, endless=True, seed=seed) for seed in range(3)]
+    tickets = [submitted(server, [prompt(3 * PAGE)], new=200, endless=True, seed=seed) for seed in range(3)]
     for ticket in tickets:
         contents = iter(ticket)
         for _ in range(read):
@@ -182,7 +132,6 @@ def test_requests_that_are_aborted_while_they_are_answered_are_free_on_every_wor
         with pytest.raises(Cancelled):
             list(contents)
     assert server.at_rest()
-    assert server.metric("mstar_restarts") == 0
 
 
 def test_the_answers_are_worth_comparing(expected):
@@ -198,14 +147,16 @@ TIGHT = {"kv": {"tokens": 8 * PAGE, "page": PAGE}}
 @pytest.mark.parametrize(
     ("reading", "answering"), [({}, TIGHT), (TIGHT, {}), (TIGHT, TIGHT)], ids=["there", "here", "here and there"]
 )
-def test_a_pool_that_is_too_small_for_all_makes_them_wait_and_changes_nothing(registry, reading, answering):
+def test_a_pool_that_is_too_small_for_all_makes_them_wait_and_changes_nothing(
+    registry, serving, eventually, reading, answering
+):
     cases = [([prompt(PAGE + key, key), prompt(3, key)], {"new": 9, "seed": key}) for key in range(6)]
     settings = {"temperature": 1.0, "penalty": 1.2, "pause_ms": 3}
-    with serving(registry, ONE) as served:
-        expected = [served.write(prompts, **params, **settings) for prompts, params in cases]
-    placed = placement(lm(["a"], "prefill", **reading), lm(["b"], "fork", "decode", **answering))
-    with serving(registry, placed) as served:
-        tickets = [served.submit(prompts, **params, **settings) for prompts, params in cases]
+    with serving(registry, "scribe", ONE) as served:
+        expected = [write(served, prompts, **params, **settings) for prompts, params in cases]
+    placed = [lm(["a"], "prefill", **reading), lm(["b"], "fork", "decode", **answering)]
+    with serving(registry, "scribe", placed) as served:
+        tickets = [submitted(served, prompts, **params, **settings) for prompts, params in cases]
         if answering:
             assert eventually(lambda: served.metric("mstar_kv_requests_parked", worker="b"))
         assert [written(ticket) for ticket in tickets] == expected
@@ -219,7 +170,7 @@ apart_in_processes = pytest.mark.parametrize("server", ["prefill and decode in t
 def test_a_request_that_is_aborted_while_it_leaves_is_free_on_every_worker(server, nodes):
     nodes.PACKING.clear()
     nodes.GATE.clear()
-    ticket = server.submit([prompt(3 * PAGE)], gate=True)
+    ticket = submitted(server, [prompt(3 * PAGE)], gate=True)
     assert nodes.PACKING.wait(PATIENCE_S)
     ticket.cancel()
     with pytest.raises(Cancelled):
@@ -231,10 +182,10 @@ def test_a_request_that_is_aborted_while_it_leaves_is_free_on_every_worker(serve
 @apart
 def test_requests_that_are_aborted_at_any_time_of_a_move_are_free_and_change_nothing(server):
     rounds = [prompt(PAGE + 1)] * 6
-    expected = server.write(rounds, temperature=1.0, new=3)
+    expected = write(server, rounds, temperature=1.0, new=3)
     for delay in range(40):
-        beside = server.submit(rounds, temperature=1.0, new=3)
-        aborted = server.submit([prompt(3 * PAGE)] * 30, new=2, seed=delay)
+        beside = submitted(server, rounds, temperature=1.0, new=3)
+        aborted = submitted(server, [prompt(3 * PAGE)] * 30, new=2, seed=delay)
         next(iter(aborted))
         time.sleep(delay / 10_000)
         aborted.cancel()
@@ -256,11 +207,11 @@ WRONGS = {
 @pytest.mark.parametrize("wrong", WRONGS)
 def test_a_node_that_cannot_hand_over_fails_its_request_only(server, wrong, caplog):
     rounds = [prompt(5), prompt(3)]
-    expected = server.write(rounds)
-    beside = server.submit(rounds)
+    expected = write(server, rounds)
+    beside = submitted(server, rounds)
     with pytest.raises(NodeFailed, match=WRONGS[wrong]):
-        list(server.submit(rounds, wrong=wrong))
-    assert written(beside) == server.write(rounds) == expected
+        list(submitted(server, rounds, wrong=wrong))
+    assert written(beside) == write(server, rounds) == expected
     assert server.at_rest()
 
 
@@ -287,9 +238,11 @@ def process_of(worker):
     ],
     ids=["it packs", "it holds", "it has handed over"],
 )
-def test_a_worker_that_is_killed_fails_its_requests_and_leaves_nothing_with_the_other(server, victim, params):
-    expected = server.write([prompt(5), prompt(3)])
-    ticket = server.submit([prompt(3 * PAGE)] * 3, **params)
+def test_a_worker_that_is_killed_fails_its_requests_and_leaves_nothing_with_the_other(
+    server, eventually, victim, params
+):
+    expected = write(server, [prompt(5), prompt(3)])
+    ticket = submitted(server, [prompt(3 * PAGE)] * 3, **params)
     contents = iter(ticket)
     for _ in range(2 if params["new"] == 3 else 4):
         next(contents)
@@ -300,4 +253,4 @@ def test_a_worker_that_is_killed_fails_its_requests_and_leaves_nothing_with_the_
     assert caught.value.status == 503
     assert server.at_rest()
     assert eventually(lambda: server.service.health().ready)
-    assert server.write([prompt(5), prompt(3)]) == expected
+    assert write(server, [prompt(5), prompt(3)]) == expected
