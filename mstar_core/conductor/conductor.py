@@ -84,7 +84,7 @@ class Conductor:
         self._stopping = False
 
     def run(self) -> None:
-        """Serve until `Stop` arrives, then stop the workers."""
+        """Serve until `Stop` arrives, then stop the workers. One that fails leaves them to its successor."""
         try:
             for address in self._predecessors.values():
                 self._mailbox.send(address, Register(self._mailbox.address, self._first_key))
@@ -92,9 +92,9 @@ class Conductor:
                 for message in self._mailbox.receive(self._patience()):
                     self._handle(message)
                 self._look_at_the_clock()
-        finally:
             for _, address in self._workers.up():
                 self._mailbox.send(address, Stop())
+        finally:
             self._mailbox.close()
 
     def _handle(self, message: Message) -> None:
@@ -281,7 +281,7 @@ class Conductor:
             self._admit(model)
 
     def _worker_failed(self, failed: WorkerFailed) -> None:
-        self._lose(failed.worker, f"restarting after: {failed.reason}" if failed.restarting else failed.reason)
+        self._lose(failed.worker, f"restarting: it {failed.reason}" if failed.restarting else failed.reason)
         if failed.restarting:
             self._workers.by_name[failed.worker].address = None
         self._announce()

@@ -116,6 +116,7 @@ class Worker:
                 self._post.flush()
                 self._beat()
         finally:
+            self._gauges.send_spans()
             self._device.close()
             self._waker.close()
             self._mailbox.close()
@@ -406,6 +407,7 @@ class Worker:
 
     def _register(self, message: Register) -> None:
         """A Conductor that knows nothing of this worker: whatever is here, nobody waits for."""
+        self._mailbox.disconnect(self._post.conductor)
         self._post.conductor = message.conductor
         for request in list(self._requests.values()):
             self._close(request)

@@ -365,9 +365,9 @@ def test_a_worker_that_comes_back_serves_as_many_requests_as_before(stage):
     stage = stage(running=1)
     stage.submit(1)
     lost = stage.opened(1)[1]
-    stage.tell(WorkerFailed("main", "out of memory", restarting=True))
+    stage.tell(WorkerFailed("main", "ran out of memory", restarting=True))
     assert stage.heard().error.code == "unavailable"
-    assert stage.heard().models == {"model": "worker 'main': restarting after: out of memory"}
+    assert stage.heard().models == {"model": "worker 'main': restarting: it ran out of memory"}
     stage.tell(done(lost), Closed(lost, "main"), stage.ready())
     assert stage.heard().ready
     stage.submit(2)
@@ -426,11 +426,11 @@ def test_inputs_are_released_when_the_last_worker_has_let_go(stage):
 def test_a_lost_replica_costs_its_own_requests_only(stage):
     stage = stage(placement=REPLICAS, running=8)
     given = routes(stage, 1, 2)
-    stage.tell(WorkerFailed("a", "killed", restarting=True))
+    stage.tell(WorkerFailed("a", "was killed", restarting=True))
     ended = stage.heard()
     assert (ended.ticket, ended.error.code) == (1, "unavailable")
     state = stage.heard()
-    assert (state.ready, state.workers["a"].state) == (True, "restarting after: killed")
+    assert (state.ready, state.workers["a"].state) == (True, "restarting: it was killed")
     lost = PeerLost(stage.workers["a"].address)
     assert stage.ordered(1, "b") == [lost]
     assert stage.ordered(2, "c") == [Close(given[1][1]), lost]

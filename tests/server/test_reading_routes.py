@@ -79,7 +79,7 @@ def health(ready, models, workers):
     ("state", "status", "code"),
     [
         (health(True, "ready", {"a": "ready", "b": "ready"}), "ready", 200),
-        (health(True, "ready", {"a": "ready", "b": "restarting after: killed"}), "degraded", 200),
+        (health(True, "ready", {"a": "ready", "b": "restarting: it was killed"}), "degraded", 200),
         (health(False, "loading", {"a": "ready", "b": "loading"}), "loading", 503),
         (health(False, "worker 'a': out of memory", {"a": "out of memory"}), "unavailable", 503),
         (health(False, "ready", {"a": "ready"}), "stopping", 503),
