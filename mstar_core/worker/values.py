@@ -50,7 +50,7 @@ def taken(ref: TensorRef, exchange: Exchange) -> torch.Tensor:
     try:
         return take_tensor(exchange, ref)
     except KeyError:
-        raise Unavailable("another party, which held a tensor of the request, is gone") from None
+        raise Unavailable("another party, which held a tensor of the request, is gone", retry_after=1.0) from None
 
 
 def unpack(value: Value, exchange: Exchange) -> Any:
