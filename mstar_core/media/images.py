@@ -60,6 +60,7 @@ def decode_animation(
         seconds = 0.0
         for index in range(count):
             image.seek(index)
+            image.load()  # a WebP knows its times only then
             seconds += image.info.get("duration", 0) / 1000 or _FRAME_SECONDS
             limits.check_seconds(seconds)
             if index in places:

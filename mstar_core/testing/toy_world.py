@@ -1,10 +1,10 @@
 """The toy world: a plugin through the public API that tells what reached it and imagines by adding up.
 
-    observer --state--> [encode]       one tensor: the frames' count, height, width, and the sum of their values
-    dreamer             [rollout]      a Loop of `horizon` rounds, a tensor each: step, the sum of what was seen and done
-    planner             [plan]         a Loop of `refinements` rounds, a tensor each; then the plan, [horizon, 7]
+    observer [encode]    one tensor: size and sum of each piece of content, then the masked places
+    dreamer  [rollout]   a Loop of `horizon` rounds, a tensor each: the step, and the sum of all pieces
+    planner  [plan]      a Loop of `refinements` rounds, a tensor each; then the plan, [horizon, 7]
 
-Everything that it sees is summed into `seen`, so that a test knows which of its bytes came through.
+So a test knows which of its bytes came through.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NODES = (
     Node(
         name="observer",
         engine="stateless",
-        inputs=(_SEEN,),
+        inputs=(_SEEN, Port("mask", "int64", ("places",), sparse=True)),
         outputs=(Port("state", "float32", ("numbers",)),),
         factory="mstar_core.testing.toy_world_nodes:Observer",
     ),
@@ -134,18 +134,20 @@ class ToyWorldProcessor:
     TENSORS = ("frames", "states", "actions", "goal", "mask")
 
     def prepare(self, content: Sequence[Content], params: Mapping[str, Any]) -> Prepared:
-        """What was seen, as float32 [2 x pieces]; unknown tensors are refused with the nearest name."""
+        """What was seen, float32 [2 x pieces], and the mask, int64 [places]; unknown tensors are refused."""
         import numpy as np
 
         numbers: list[float] = []
+        masks = []
         for piece in content:
             array = self._array(piece, params)
-            numbers += [array.size, float(array.astype(np.float64).sum())]
+            if isinstance(piece, Tensor) and piece.name == "mask":
+                masks.append(array)
+            else:
+                numbers += [array.size, float(array.astype(np.float64).sum())]
         if not numbers:
             raise InvalidRequest("there is nothing to see", param="input")
-        masks = [piece.array for piece in content if isinstance(piece, Tensor) and piece.name == "mask"]
-        inputs = {"seen": [np.array(numbers, np.float32)], "mask": masks}
-        return Prepared(inputs={name: arrays for name, arrays in inputs.items() if arrays}, params=params)
+        return Prepared(inputs={"seen": [np.array(numbers, np.float32)], "mask": masks}, params=params)
 
     def _array(self, piece: Content, params: Mapping[str, Any]) -> NDArray[Any]:
         match piece:

@@ -35,10 +35,11 @@ class _Toy(StatelessNode):
 
 
 class Observer(_Toy):
-    """The numbers themselves."""
+    """The numbers themselves, the masked places behind them."""
 
     def _outputs(self, call: Call, seen: torch.Tensor, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"state": seen.clone()}
+        mask = call.inputs["mask"]
+        return {"state": seen.clone() if mask is None else torch.cat([seen, mask.float()])}
 
 
 class Dreamer(_Toy):
