@@ -9,12 +9,8 @@ from typing import Any
 from mstar_core.errors import ConfigurationError, nearest
 from mstar_core.media import (
     AUDIO_FORMATS,
-    AudioTooLong,
     MediaTooLarge,
-    UndecodableAudio,
-    UndecodableImage,
-    UndecodableVideo,
-    UnreadableTensors,
+    UnreadableMedia,
     decode_audio,
     decode_image,
     decode_video,
@@ -45,16 +41,6 @@ INPUT_SUFFIXES: Mapping[str, str] = {
 TENSOR_SUFFIXES = (".safetensors", ".npy")
 """Suffixes of files that tensors are read from."""
 
-_UNREADABLE = (
-    AudioTooLong,
-    MediaTooLarge,
-    UndecodableAudio,
-    UndecodableImage,
-    UndecodableVideo,
-    UnreadableTensors,
-    UnicodeDecodeError,
-)
-
 
 def read_media(path: str | Path, *, frames: int | None = None, limits: MediaLimits = DEFAULT_LIMITS) -> Content:
     """A file as content, `Image`, `Video`, `Audio` or `Text` by its suffix, for `Engine.generate` and the command line.
@@ -76,7 +62,7 @@ def read_media(path: str | Path, *, frames: int | None = None, limits: MediaLimi
             case "text":
                 return Text(data.decode())
         clip = decode_video(data, limits=limits, most=frames)
-    except _UNREADABLE as error:
+    except (UnreadableMedia, MediaTooLarge, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
     return Image(clip.frames[0]) if suffix == ".gif" and len(clip.frames) == 1 else clip
 
@@ -91,7 +77,7 @@ def read_tensor(name: str, path: str | Path, key: str | None = None) -> Tensor:
         raise _unknown_suffix(path, "read", TENSOR_SUFFIXES)
     try:
         return Tensor(name, tensor_in(_bytes(path), key, name))
-    except UnreadableTensors as error:
+    except UnreadableMedia as error:
         raise ConfigurationError(f"{path}: {error}") from error
 
 

@@ -2,9 +2,10 @@
 
 from mstar_core.media.audio import AudioEncoder, encode_audio
 from mstar_core.media.decode import AudioTooLong, UndecodableAudio, decode_audio
+from mstar_core.media.errors import MediaTooLarge, UnreadableMedia
 from mstar_core.media.formats import AUDIO_FORMATS, AudioFormat, UnknownFormat, audio_format
 from mstar_core.media.images import UndecodableImage, decode_image
-from mstar_core.media.limits import MediaLimits, MediaTooLarge
+from mstar_core.media.limits import MediaLimits
 from mstar_core.media.tensors import UnreadableTensors
 from mstar_core.media.video import UndecodableVideo, decode_video
 
@@ -19,6 +20,7 @@ __all__ = [
     "UndecodableImage",
     "UndecodableVideo",
     "UnknownFormat",
+    "UnreadableMedia",
     "UnreadableTensors",
     "audio_format",
     "decode_audio",

@@ -8,6 +8,7 @@ import numpy as np
 from av.container import InputContainer
 from numpy.typing import NDArray
 
+from mstar_core.media.errors import UnreadableMedia
 from mstar_core.media.formats import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from mstar_core.media.sniff import IMAGES, first_bytes, kind_of
 
@@ -17,11 +18,11 @@ _READABLE = "wav, flac, ogg, mp3, aac (ADTS), mp4/m4a or webm"
 _FULL_SCALE = {"u8": 128, "s16": 32768, "s32": 2147483648, "flt": 1, "dbl": 1}
 
 
-class UndecodableAudio(ValueError):
+class UndecodableAudio(UnreadableMedia):
     """The bytes are not audio that can be read; the message says what they are. A client's mistake: 400."""
 
 
-class AudioTooLong(ValueError):
+class AudioTooLong(UnreadableMedia):
     """The audio lasts longer than the limit, which the message names. A client's mistake: 400."""
 
 

@@ -11,7 +11,8 @@ import PIL.Image
 import PIL.ImageOps
 from numpy.typing import NDArray
 
-from mstar_core.media.limits import DEFAULT_LIMITS, MediaLimits, MediaTooLarge
+from mstar_core.media.errors import MediaTooLarge, UnreadableMedia
+from mstar_core.media.limits import DEFAULT_LIMITS, MediaLimits
 from mstar_core.media.picking import picked, thinned
 from mstar_core.media.sniff import IMAGES, first_bytes, kind_of
 
@@ -23,7 +24,7 @@ _FRAME_SECONDS = 0.1
 _BOMBS = (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning)
 
 
-class UndecodableImage(ValueError):
+class UndecodableImage(UnreadableMedia):
     """The bytes are not a picture that can be read; the message says what they are. A client's mistake: 400."""
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-
-class MediaTooLarge(ValueError):
-    """A picture or clip exceeds a limit; the message has the number and the limit. A client's mistake: 413."""
+from mstar_core.media.errors import MediaTooLarge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from mstar_core.errors import nearest
+from mstar_core.media.errors import UnreadableMedia
 from mstar_core.media.sniff import first_bytes
 from mstar_core.spec.content import Content, Tensor
 
@@ -42,7 +43,7 @@ LISTED_DTYPES = tuple(name for name in DTYPES if name != "bfloat16")
 """The dtypes that arrays here have."""
 
 
-class UnreadableTensors(ValueError):
+class UnreadableTensors(UnreadableMedia):
     """The bytes are no file of tensors that can be read, or lack the tensor. A client's mistake: 400."""
 
 

@@ -14,8 +14,9 @@ from av.container import InputContainer
 from numpy.typing import NDArray
 
 from mstar_core.media.decode import AudioTooLong, UndecodableAudio, decode_audio
+from mstar_core.media.errors import MediaTooLarge, UnreadableMedia
 from mstar_core.media.images import UndecodableImage, decode_animation
-from mstar_core.media.limits import DEFAULT_LIMITS, MediaLimits, MediaTooLarge
+from mstar_core.media.limits import DEFAULT_LIMITS, MediaLimits
 from mstar_core.media.matroska import missing_bytes
 from mstar_core.media.picking import picked, thinned
 from mstar_core.media.sniff import IMAGES, first_bytes, kind_of
@@ -24,7 +25,7 @@ from mstar_core.spec.content import Audio, Video
 _READABLE = "mp4, mov, webm, mkv, or an animated gif, webp or png"
 
 
-class UndecodableVideo(ValueError):
+class UndecodableVideo(UnreadableMedia):
     """The bytes are not a clip that can be read; the message says what they are. A client's mistake: 400."""
 
 

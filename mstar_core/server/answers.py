@@ -9,7 +9,7 @@ the rest; then `end` or `error`.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -64,11 +64,13 @@ def accepted_binary(request: Request, *, stream: bool) -> str | None:
 
 def answered(service: Service, settings: ServerSettings, order: Order, binary: str | None) -> TicketResponse:
     """The response that submits an order; `binary` is what `accepted_binary` gave."""
+    content = [order.content]  # given up when it is submitted: nobody holds a clip's frames while the answer is made
+    order = replace(order, content=())
 
     def submit() -> Ticket:
         return service.submit(
             order.model,
-            order.content,
+            content.pop(),
             order.params,
             outputs=order.outputs,
             request_id=log.request_id.get(),

@@ -33,18 +33,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from mstar_core.errors import InvalidRequest, TooLarge, nearest
-from mstar_core.media import (
-    AudioTooLong,
-    MediaLimits,
-    MediaTooLarge,
-    UndecodableAudio,
-    UndecodableImage,
-    UndecodableVideo,
-    UnreadableTensors,
-    decode_audio,
-    decode_image,
-    decode_video,
-)
+from mstar_core.media import MediaLimits, MediaTooLarge, UnreadableMedia, decode_audio, decode_image, decode_video
 from mstar_core.media.formats import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from mstar_core.media.tensors import DTYPES, array_of, read_tensor
 from mstar_core.server.body import shown, validate
@@ -54,8 +43,6 @@ from mstar_core.spec.content import Audio, Content, Image, Tensor, Text, Video
 
 _MAX_FRAME_RATE = 1000.0
 """A bound on what a client can claim of a video, in frames a second."""
-
-_UNREADABLE = (AudioTooLong, UndecodableAudio, UndecodableImage, UndecodableVideo, UnreadableTensors)
 
 
 class _Part(BaseModel):
@@ -261,7 +248,7 @@ def _named(at: str) -> Iterator[None]:
         yield
     except MediaTooLarge as error:
         raise TooLarge(f"{at!r}: {error}", param=at) from None
-    except _UNREADABLE as error:
+    except UnreadableMedia as error:
         raise InvalidRequest(f"{at!r}: {error}", param=at) from None
 
 

@@ -27,6 +27,7 @@ def clip_file(frames: NDArray[np.uint8], container: str = "mp4", *, rate: int = 
     with av.open(file, "w", format=container) as out:
         _, height, width, _ = frames.shape
         pictures = out.add_stream(CODECS[container], rate=rate, width=width, height=height, pix_fmt="yuv420p")
+        assert isinstance(pictures, av.VideoStream)
         pictures.bit_rate = 4_000_000
         sound = out.add_stream("aac", rate=sound_rate, layout="mono") if sound_rate else None
         for frame in frames:
