@@ -11,8 +11,10 @@ import pytest
 
 from mstar_core.client.service import Service
 from mstar_core.plugins.discovery import GROUP
+from mstar_core.testing import toy_world
+from mstar_core.testing.clips import clip_file, image_file, moving
 from mstar_core.testing.distributions import install
-from mstar_core.testing.plugins import environment
+from mstar_core.testing.plugins import environment, registry_with
 from mstar_core.testing.server import http_server
 
 ROOT = Path(__file__).parent.parent
@@ -78,8 +80,8 @@ def test_the_plugin_guides_model_refuses_what_it_has_no_code_for(morse):
     assert "'input' has no code for '0'" in result.stderr
 
 
-def run_block(block, directory):
-    subprocess.run([sys.executable, "-W", "error", "-c", block], check=True, cwd=directory, timeout=100)
+def run_block(block, directory, env=None):
+    subprocess.run([sys.executable, "-W", "error", "-c", block], check=True, cwd=directory, env=env, timeout=100)
 
 
 def test_the_readmes_python_runs(tmp_path):
@@ -91,6 +93,19 @@ def test_the_readmes_python_runs(tmp_path):
         assert "http://127.0.0.1:8000" in client
         run_block(client.replace("http://127.0.0.1:8000", url), tmp_path)
     assert (tmp_path / "hello.mp3").read_bytes().startswith(b"ID3")
+
+
+def test_the_python_of_the_page_on_requests_runs(tmp_path):
+    over_http, engine = python_blocks(ROOT / "docs" / "requests.md")
+    (tmp_path / "frame.png").write_bytes(image_file(moving(1)[0]))
+    (tmp_path / "clip.mp4").write_bytes(clip_file(moving()))
+    install(tmp_path, "mstar-toy-world", "from mstar_core.testing.toy_world import *\n")
+    variables = environment([tmp_path], ["mstar-toy-world"])
+    with Service.start(["toy-world"], registry=registry_with(toy_world)) as service, http_server(service) as url:
+        for block in (over_http, engine):
+            code = block.replace("http://127.0.0.1:8000", url).replace("vjepa2-ac", "toy-world")
+            run_block(code, tmp_path, env=variables)
+    assert (tmp_path / "latents.safetensors").exists()
 
 
 def test_links_between_pages_lead_to_files():

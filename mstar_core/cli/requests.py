@@ -1,4 +1,4 @@
-"""Commands that take one request: MODEL, TEXT, and one option for each request parameter of that model.
+"""Commands that take one request: MODEL, INPUT..., and one option for each request parameter of that model.
 
 Which options there are is known once MODEL is, so the arguments are read twice: first for MODEL and `--checkpoint`,
 then whole, with the model's own options added. `--help` after a MODEL therefore lists them.
@@ -6,7 +6,6 @@ then whole, with the model's own options added. `--help` after a MODEL therefore
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,11 +73,6 @@ def request_registry(ctx: click.Context) -> Registry:
     registry = ctx.meta[_REGISTRY]
     assert isinstance(registry, Registry)
     return registry
-
-
-def text_of(argument: str) -> str:
-    """TEXT as it was given, or all of stdin for `-`."""
-    return sys.stdin.read() if argument == "-" else argument
 
 
 def _parameters(registry: Registry, model: str, checkpoint: str | None) -> Sequence[Parameter]:

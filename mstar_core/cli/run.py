@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mstar_core.cli.inputs import input_arguments, request_content
 from mstar_core.cli.output import json_option, print_json
-from mstar_core.cli.requests import RequestCommand, request_registry, request_values, text_of
+from mstar_core.cli.requests import RequestCommand, request_registry, request_values
 from mstar_core.client.engine import Engine, Result, finished
 from mstar_core.client.files import modality_of, write_audio, write_tensors
 from mstar_core.errors import ConfigurationError, InvalidRequest, MStarError
-from mstar_core.spec.content import Audio, Content
+from mstar_core.spec.content import Audio, Content, Tensor
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command("run", cls=RequestCommand)
 @click.argument("model")
-@click.argument("text")
+@input_arguments
 @click.option(
     "-o",
     "--output",
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 def run(
     ctx: click.Context,
     model: str,
-    text: str,
+    inputs: tuple[str, ...],
+    tensors: tuple[str, ...],
     output: Path | None,
     checkpoint: str | None,
     placement: Path | None,
@@ -56,20 +58,23 @@ def run(
 ) -> None:
     """Run one request through MODEL in this process, without a server.
 
-    Every request parameter of the model is an option; `mstar run MODEL --help` lists them. A TEXT of `-` is read from
-    stdin.
+    Every request parameter of the model is an option; `mstar run MODEL --help` lists them. An INPUT is a text, `-` for
+    the text on stdin, or a file: a picture (.jpg .png .webp .gif), a clip (.mp4 .m4v .mov .webm .mkv .gif), a sound
+    (.wav .flac .mp3 .opus .ogg .aac .m4a) or a text (.txt). The model gets INPUTs in their order, then the tensors.
 
     \b
     Examples:
       mstar run MODEL "Hello there." -o hello.wav
       mstar run MODEL "Hello there." -o hello.mp3 --seed 7 --checkpoint ./my-checkpoint
+      mstar run MODEL clip.mp4 -o latents.safetensors
+      mstar run MODEL frame.png --tensor states=robot.safetensors --tensor actions=plan.npy -o out.safetensors
       mstar run MODEL --help
     """
     from rich.console import Console
 
     registry = request_registry(ctx)
     wanted = _wanted(output, registry.card(model))
-    words = text_of(text)
+    content = request_content(inputs, tensors, registry.card(model))
     with (
         Console(stderr=True).status(f"starting {model}") as status,
         Engine(model, checkpoint=checkpoint, placement=placement, registry=registry, progress=status.update) as engine,
@@ -77,7 +82,7 @@ def run(
         status.update(f"running {model}")
         clock = _Clock(time.perf_counter())
         try:
-            ticket = engine.submit(words, outputs=wanted, timeout=timeout, **request_values(ctx))
+            ticket = engine.submit(content, outputs=wanted, timeout=timeout, **request_values(ctx))
         except InvalidRequest as error:
             raise ConfigurationError(error.message) from error
         result = finished(ticket, _watched(ticket, clock, status))
@@ -114,6 +119,8 @@ def _watched(ticket: Ticket, clock: _Clock, status: Status) -> Iterator[Content]
             if isinstance(content, Audio):
                 sound += content.samples.size / content.rate
                 status.update(f"{sound:.1f} s of audio")
+            elif isinstance(content, Tensor) and content.step is not None:
+                status.update(f"{content.name}: step {content.step + 1}")
             yield content
     finally:
         ticket.cancel()
@@ -156,9 +163,9 @@ def _report(written: dict[str, Path], result: Result, clock: _Clock, *, as_json:
     if result.text and "text" not in written:
         click.echo(result.text)
     ended = f"ended with {result.finish_reason!r} after {clock.total:.2f} s"
+    about = {"text": "text", "audio": _about_audio(result, clock), "tensor": _about_tensors(result)}
     for kind, path in written.items():
-        about = _about_audio(result, clock) if kind == "audio" else kind
-        click.echo(f"{path}: {about}; {ended}")
+        click.echo(f"{path}: {about[kind]}; {ended}")
     if not written:
         click.echo(ended, err=True)
     if result.images:
@@ -179,15 +186,20 @@ def _summary(written: dict[str, Path], result: Result, clock: _Clock) -> dict[st
         length = result.audio.samples.size / result.audio.rate
         summary |= {"audio_seconds": round(length, 4), "rate": result.audio.rate}
         summary["real_time_factor"] = round(clock.total / length, 4) if length else None
-    if result.tensors:
+    if tensors := result.tensors:
         summary["tensors"] = {
-            name: {"dtype": str(array.dtype), "shape": list(array.shape)} for name, array in result.tensors.items()
+            name: {"dtype": str(array.dtype), "shape": list(array.shape)} for name, array in tensors.items()
         }
     return summary
 
 
 def _about_audio(result: Result, clock: _Clock) -> str:
-    assert result.audio is not None
+    if result.audio is None:
+        return "no audio"
     length = result.audio.samples.size / result.audio.rate
     factor = f", real-time factor {clock.total / length:.2f}" if length else ""
     return f"{length:.2f} s of audio at {result.audio.rate} Hz{factor}"
+
+
+def _about_tensors(result: Result) -> str:
+    return ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in result.tensors.items())

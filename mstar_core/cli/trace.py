@@ -6,11 +6,11 @@ from dataclasses import asdict
 
 import click
 
+from mstar_core.cli.inputs import input_arguments, request_content
 from mstar_core.cli.output import json_option, print_json, print_table
-from mstar_core.cli.requests import RequestCommand, request_registry, request_values, text_of
+from mstar_core.cli.requests import RequestCommand, request_registry, request_values
 from mstar_core.errors import ConfigurationError, InvalidRequest
 from mstar_core.plugins.assemble import assemble, locate
-from mstar_core.spec.content import Text
 from mstar_core.spec.machine import InputShape, RequestView
 from mstar_core.spec.params import SEED, check_parameters
 from mstar_core.spec.trace import Trace, TracedLoop, TracedWalk, assumptions, trace
@@ -18,7 +18,7 @@ from mstar_core.spec.trace import Trace, TracedLoop, TracedWalk, assumptions, tr
 
 @click.command("trace", cls=RequestCommand)
 @click.argument("model")
-@click.argument("text")
+@input_arguments
 @click.option("--checkpoint", metavar="NAME|DIR|ID", help="Whose configuration to use; weights are not read.")
 @click.option(
     "--assume",
@@ -30,9 +30,15 @@ from mstar_core.spec.trace import Trace, TracedLoop, TracedWalk, assumptions, tr
 @json_option
 @click.pass_context
 def trace_request(
-    ctx: click.Context, model: str, text: str, checkpoint: str | None, assumed: tuple[str, ...], as_json: bool
+    ctx: click.Context,
+    model: str,
+    inputs: tuple[str, ...],
+    tensors: tuple[str, ...],
+    checkpoint: str | None,
+    assumed: tuple[str, ...],
+    as_json: bool,
 ) -> None:
-    """Show the walks that a request to MODEL would take, without loading weights.
+    """Show the walks that a request to MODEL would take, without loading weights. INPUT is as for `mstar run`.
 
     \b
     Examples:
@@ -41,13 +47,14 @@ def trace_request(
     """
     registry = request_registry(ctx)
     card = registry.card(model)
+    content = request_content(inputs, tensors, card)
     directory = locate(card, checkpoint, weights=False)
     spec = assemble(registry, model, directory)
     settled = assumptions(spec, assumed)
     try:
         values = check_parameters((*spec.config.parameters, SEED), request_values(ctx))
         values.pop(SEED.name)
-        prepared = registry.owner(model).processor(card, spec.config, directory).prepare([Text(text_of(text))], values)
+        prepared = registry.owner(model).processor(card, spec.config, directory).prepare(content, values)
     except InvalidRequest as error:
         raise ConfigurationError(error.message) from error
     shapes = {

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mstar_core.client.files import write_audio
+from mstar_core.client.files import write_audio, write_tensors
 from mstar_core.client.service import Service
+from mstar_core.media.tensors import by_name
 from mstar_core.spec.content import Audio, Content, Image, Tensor, Text, Video
 from mstar_core.spec.placement import Placement, load_placement
 
@@ -50,8 +51,8 @@ class Result:
 
     @property
     def tensors(self) -> Mapping[str, Any]:
-        """Arrays by name; of several with one name the last."""
-        return {content.name: content.array for content in self.contents if isinstance(content, Tensor)}
+        """Arrays by name; those made step by step, or several times, along a new first axis, [steps, ...]."""
+        return by_name(self.contents)
 
     def write_audio(self, path: str | Path) -> None:
         """Write the sound to a file whose suffix names the format; raises `ValueError` when there is none."""
@@ -59,6 +60,13 @@ class Result:
         if audio is None:
             raise ValueError(f"there is no audio to write to {path}")
         write_audio(Path(path), audio)
+
+    def write_tensors(self, path: str | Path) -> None:
+        """Write the tensors to a safetensors file; raises `ValueError` when there are none."""
+        tensors = self.tensors
+        if not tensors:
+            raise ValueError(f"there are no tensors to write to {path}")
+        write_tensors(Path(path), tensors)
 
     def __repr__(self) -> str:
         parts = [f"{len(self.text)} characters"] if self.text else []

@@ -1,16 +1,25 @@
-"""Results as files: the suffix of a path says what is written and how."""
+"""Inputs and results as files: the suffix of a path says what is read, or what is written and how."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mstar_core.errors import ConfigurationError, nearest
-from mstar_core.media import AUDIO_FORMATS, encode_audio
-
-if TYPE_CHECKING:
-    from mstar_core.spec.content import Audio
+from mstar_core.media import (
+    AUDIO_FORMATS,
+    MediaTooLarge,
+    UnreadableMedia,
+    decode_audio,
+    decode_image,
+    decode_video,
+    encode_audio,
+)
+from mstar_core.media.limits import DEFAULT_LIMITS, MediaLimits
+from mstar_core.media.tensors import read_tensor as tensor_in
+from mstar_core.media.tensors import save_tensors
+from mstar_core.spec.content import Audio, Content, Image, Tensor, Text
 
 AUDIO_SUFFIXES: Mapping[str, str] = {each.suffix: name for name, each in AUDIO_FORMATS.items()} | {".ogg": "opus"}
 """The audio format of each file suffix."""
@@ -19,18 +28,64 @@ MODALITY_OF_SUFFIX: Mapping[str, str] = dict.fromkeys(AUDIO_SUFFIXES, "audio") |
     ".txt": "text",
     ".safetensors": "tensor",
 }
-"""What a file of each suffix holds."""
+"""What a file of each suffix is written with."""
+
+INPUT_SUFFIXES: Mapping[str, str] = {
+    **dict.fromkeys((".jpg", ".jpeg", ".png", ".webp"), "image"),
+    **dict.fromkeys((".mp4", ".m4v", ".mov", ".webm", ".mkv", ".gif"), "video"),
+    **dict.fromkeys((".wav", ".flac", ".mp3", ".opus", ".ogg", ".aac", ".m4a"), "audio"),
+    ".txt": "text",
+}
+"""What a file of each suffix is read as; a GIF that stands still is an image."""
+
+TENSOR_SUFFIXES = (".safetensors", ".npy")
+"""Suffixes of files that tensors are read from."""
+
+
+def read_media(path: str | Path, *, frames: int | None = None, limits: MediaLimits = DEFAULT_LIMITS) -> Content:
+    """A file as content, `Image`, `Video`, `Audio` or `Text` by its suffix, for `Engine.generate` and the command line.
+
+    With `frames`, at most so many frames of a clip, at equal distances. Raises `ConfigurationError` with the path for a
+    file that is not there, has another suffix, or cannot be decoded within the limits.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in INPUT_SUFFIXES:
+        raise _unknown_suffix(path, "read", INPUT_SUFFIXES)
+    data = _bytes(path)
+    try:
+        match INPUT_SUFFIXES[suffix]:
+            case "image":
+                return Image(decode_image(data, limits=limits))
+            case "audio":
+                return Audio(*decode_audio(data, max_seconds=limits.seconds))
+            case "text":
+                return Text(data.decode())
+        clip = decode_video(data, limits=limits, most=frames)
+    except (UnreadableMedia, MediaTooLarge, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    return Image(clip.frames[0]) if suffix == ".gif" and len(clip.frames) == 1 else clip
+
+
+def read_tensor(name: str, path: str | Path, key: str | None = None) -> Tensor:
+    """A tensor from a safetensors or npy file, to be called `name`.
+
+    Of several in a file the one called `key`, else `name`. Raises `ConfigurationError` with the path.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in TENSOR_SUFFIXES:
+        raise _unknown_suffix(path, "read", TENSOR_SUFFIXES)
+    try:
+        return Tensor(name, tensor_in(_bytes(path), key, name))
+    except UnreadableMedia as error:
+        raise ConfigurationError(f"{path}: {error}") from error
 
 
 def modality_of(path: Path) -> str:
     """What a file of this name is to hold; raises `ConfigurationError` for a suffix that is not known."""
     suffix = path.suffix.lower()
     if suffix not in MODALITY_OF_SUFFIX:
-        known = ", ".join(MODALITY_OF_SUFFIX)
-        raise ConfigurationError(
-            f"{path}: cannot tell what to write from the suffix {suffix!r}{nearest(suffix, MODALITY_OF_SUFFIX)}; "
-            f"known are {known}"
-        )
+        raise _unknown_suffix(path, "write", MODALITY_OF_SUFFIX)
     return MODALITY_OF_SUFFIX[suffix]
 
 
@@ -43,7 +98,19 @@ def write_audio(path: Path, audio: Audio) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
     """Write arrays by name as safetensors."""
-    import numpy as np
-    from safetensors.numpy import save_file
+    path.write_bytes(save_tensors(tensors))
 
-    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, path)
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _unknown_suffix(path: Path, what: str, known: Collection[str]) -> ConfigurationError:
+    suffix = path.suffix.lower()
+    hint = nearest(suffix, known)
+    return ConfigurationError(
+        f"{path}: cannot tell what to {what} from the suffix {suffix!r}{hint}; known are {', '.join(known)}"
+    )

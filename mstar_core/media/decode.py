@@ -8,7 +8,9 @@ import numpy as np
 from av.container import InputContainer
 from numpy.typing import NDArray
 
+from mstar_core.media.errors import UnreadableMedia
 from mstar_core.media.formats import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
+from mstar_core.media.sniff import IMAGES, first_bytes, kind_of
 
 DEFAULT_MAX_SECONDS = 300.0
 
@@ -16,11 +18,11 @@ _READABLE = "wav, flac, ogg, mp3, aac (ADTS), mp4/m4a or webm"
 _FULL_SCALE = {"u8": 128, "s16": 32768, "s32": 2147483648, "flt": 1, "dbl": 1}
 
 
-class UndecodableAudio(ValueError):
+class UndecodableAudio(UnreadableMedia):
     """The bytes are not audio that can be read; the message says what they are. A client's mistake: 400."""
 
 
-class AudioTooLong(ValueError):
+class AudioTooLong(UnreadableMedia):
     """The audio lasts longer than the limit, which the message names. A client's mistake: 400."""
 
 
@@ -43,17 +45,10 @@ def decode_audio(data: bytes, *, max_seconds: float = DEFAULT_MAX_SECONDS) -> tu
 
 def _container_name(data: bytes) -> str:
     """FFmpeg's name of the container, by its first bytes."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
-        return "wav"
-    if data[4:8] == b"ftyp":
-        return "mov"
-    for magic, name in ((b"fLaC", "flac"), (b"OggS", "ogg"), (b"ID3", "mp3"), (b"\x1a\x45\xdf\xa3", "matroska")):
-        if data.startswith(magic):
-            return name
-    if len(data) >= 2 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0:  # MPEG sync word; then layer 0 is ADTS
-        return "mp3" if data[1] & 0x06 else "aac"
-    start = f"they start with {data[:8].hex(' ')}" if data else "there are none"
-    raise UndecodableAudio(f"the bytes are not audio that can be read ({start}); send {_READABLE}")
+    kind = kind_of(data)
+    if kind is None or kind in IMAGES:
+        raise UndecodableAudio(f"the bytes are not audio that can be read ({first_bytes(data)}); send {_READABLE}")
+    return kind
 
 
 def _decode_track(container: InputContainer, max_seconds: float) -> tuple[NDArray[np.float32], int]:

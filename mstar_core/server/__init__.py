@@ -1,1 +1,1 @@
-"""The HTTP server: OpenAI's speech and models routes, the native `/generate`, health and metrics, over a `Service`."""
+"""The HTTP server over a `Service`: OpenAI's speech and models routes, clips, world models, `/generate`, health."""

@@ -16,6 +16,7 @@ from mstar_core.server.metrics import HttpMetrics, metrics_routes
 from mstar_core.server.models import model_routes
 from mstar_core.server.settings import ServerSettings
 from mstar_core.server.speech import speech_routes
+from mstar_core.server.worlds import world_routes
 
 
 def create_app(service: Service, settings: ServerSettings) -> FastAPI:
@@ -27,6 +28,7 @@ def create_app(service: Service, settings: ServerSettings) -> FastAPI:
     metrics = HttpMetrics(service)
     for router in (
         speech_routes(service, settings),
+        world_routes(service, settings),
         generate_routes(service, settings),
         model_routes(service),
         health_routes(service),

@@ -1,19 +1,22 @@
-"""The outputs of a `/generate` answer: content to JSON.
+"""The outputs of an answer: content to JSON, tensors to safetensors.
 
 Parts look as in a request (see `parts`); audio that was asked for in a format is
-`{"type": "audio", "format": ..., "rate": ..., "data": ...}`, `rate` being the model's.
+`{"type": "audio", "format": ..., "rate": ..., "data": ...}`, `rate` being the model's; a tensor that is made step by
+step also has its `step`.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from mstar_core.media import encode_audio
+from mstar_core.media.tensors import by_name, save_tensors
 from mstar_core.spec.content import Audio, Content, Image, Tensor, Text, Video
 
 
@@ -29,8 +32,9 @@ def output_part(content: Content) -> dict[str, Any]:
         case Video(frames, rate, audio):
             sound = {"audio": output_part(audio)} if audio else {}
             return {"type": "video", "rate": rate, **_packed(frames), **sound}
-        case Tensor(name, array):
-            return {"type": "tensor", "name": name, **_packed(array)}
+        case Tensor(name, array, step):
+            number = {} if step is None else {"step": step}
+            return {"type": "tensor", "name": name, **number, **_packed(array)}
 
 
 def encoded_part(body: bytes, format: str, rate: int) -> dict[str, Any]:
@@ -48,6 +52,19 @@ def output_parts(contents: Sequence[Content], audio_format: str) -> list[dict[st
         else:
             parts.append(output_part(content))
     return parts
+
+
+def safetensors_body(contents: Sequence[Content], audio_format: str, told: Mapping[str, Any]) -> bytes:
+    """A whole answer as safetensors: the tensors as `by_name` puts them together, `told` and other outputs as metadata.
+
+    Metadata are strings; what is none is JSON. Work of the CPU: call it in a thread.
+    """
+    others = [content for content in contents if not isinstance(content, Tensor)]
+    fields = {**told, "outputs": output_parts(others, audio_format)} if others else told
+    texts = {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode() for name, value in fields.items()
+    }
+    return save_tensors(by_name(contents), texts)
 
 
 def joined(contents: Iterable[Content]) -> list[Content]:

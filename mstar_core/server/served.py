@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mstar_core.client.service import ServedModel, Service
 from mstar_core.errors import InvalidRequest, NotFound, nearest
+from mstar_core.spec.content import MODALITIES, Content
 
 
 def served_model(service: Service, name: str) -> ServedModel:
@@ -26,6 +27,20 @@ def model_for_route(service: Service, name: str, route: str) -> ServedModel:
     raise InvalidRequest(
         f"model {name!r} does not serve {route}; models that do: {', '.join(able) or 'none'}", param="model"
     )
+
+
+def require_modality(model: ServedModel, content: Content, at: str) -> None:
+    """Raise `InvalidRequest` on the field `at` for content of a kind that the model does not take."""
+    card, modality = model.spec.card, MODALITIES[type(content)]
+    if modality not in card.inputs:
+        problem = f"model {card.name!r} takes {', '.join(card.inputs)}, not {modality}"
+        raise InvalidRequest(f"{at!r}: {problem}", param=at)
+
+
+def unknown_field(name: str, model: str, known: Collection[str]) -> InvalidRequest:
+    """The error of a field that the route does not have and the model does not declare."""
+    listed = ", ".join(sorted(known))
+    return InvalidRequest(f"unknown field {name!r}{nearest(name, known)}; model {model!r} takes: {listed}", param=name)
 
 
 def usage_fields(usage: Mapping[str, int]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mstar_core.errors import ConfigurationError
+from mstar_core.media.limits import DEFAULT_LIMITS, MediaLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,17 +13,19 @@ class ServerSettings:
     """Settings of one HTTP server; impossible ones raise `ConfigurationError`.
 
     `port` 0 takes a free one. Without `api_keys` every route is open; with them, all but `/health/live` want one as
-    `Authorization: Bearer KEY`. `keepalive_s` is the longest silence in a stream of events: well below the 60 s after
-    which common proxies give a connection up. `stall_s` is how long a client may leave untouched what its response has
-    ready for it (more than 64 KiB) before it is cut off: long enough for a stream that a listener pauses for a moment.
-    `drain_s` is how long running requests may go on after the first SIGINT or SIGTERM: the 30 s that Kubernetes leaves
-    between SIGTERM and SIGKILL, less a margin.
+    `Authorization: Bearer KEY`. `max_body_bytes` bounds a whole request, `media` each picture and clip in it.
+    `keepalive_s` is the longest silence in a stream of events: well below the 60 s after which common proxies give a
+    connection up. `stall_s` is how long a client may leave untouched what its response has ready for it (more than
+    64 KiB) before it is cut off: long enough for a stream that a listener pauses for a moment. `drain_s` is how long
+    running requests may go on after the first SIGINT or SIGTERM: the 30 s that Kubernetes leaves between SIGTERM and
+    SIGKILL, less a margin.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     max_body_bytes: int = 32 * 2**20
+    media: MediaLimits = DEFAULT_LIMITS
     keepalive_s: float = 15.0
     stall_s: float = 60.0
     drain_s: int = 25

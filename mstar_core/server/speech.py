@@ -27,7 +27,7 @@ from mstar_core.media.tempo import MAX_SPEED, MIN_SPEED
 from mstar_core.server.audio_track import AudioTrack
 from mstar_core.server.body import read_object, shown, validate
 from mstar_core.server.replies import event, send_events, send_stream, send_whole
-from mstar_core.server.served import model_for_route, usage_fields
+from mstar_core.server.served import model_for_route, unknown_field, usage_fields
 from mstar_core.server.settings import ServerSettings
 from mstar_core.server.tickets import TicketResponse
 from mstar_core.spec.content import Text
@@ -143,9 +143,7 @@ def _checked(fields: SpeechFields, model: ServedModel) -> _Speech:
 def _unsupported(name: str, model: str, declared: set[str]) -> InvalidRequest:
     if name in _OPTIONAL:
         return InvalidRequest(f"model {model!r} does not support {name!r}", param=name)
-    known = declared | SpeechFields.model_fields.keys()
-    listed = ", ".join(sorted(known))
-    return InvalidRequest(f"unknown field {name!r}{nearest(name, known)}; model {model!r} takes: {listed}", param=name)
+    return unknown_field(name, model, declared | SpeechFields.model_fields.keys())
 
 
 async def _send_whole(speech: _Speech, ticket: Ticket, send: Send) -> None:

@@ -49,10 +49,15 @@ class Video:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A named array of any dtype and shape."""
+    """A named array of any dtype and shape.
+
+    `step`, for an output of a model that makes such tensors one after the other (a simulated moment, a refinement of a
+    plan): its number, from 0; None for one that is made once. Faces put steps of one name together, [steps, ...].
+    """
 
     name: str
     array: Array
+    step: int | None = None
 
 
 Content: TypeAlias = "Text | Audio | Image | Video | Tensor"

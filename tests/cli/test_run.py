@@ -155,7 +155,7 @@ def test_a_parameter_named_like_an_option_of_the_command_is_offered_with_a_prefi
         (["hello", "-o", "x.txt"], "x.txt: model 'scripted' makes audio, tensor, not text"),
         (["hello", "-o", "absent/x.wav"], "there is no directory absent"),
         ([" "], "'input' must not be blank"),
-        ([], "Missing argument 'TEXT'"),
+        ([], "Missing argument 'INPUT...'"),
     ],
 )
 def test_a_wrong_request_exits_2_with_a_pointed_message_and_writes_nothing(run, tmp_path, arguments, message):

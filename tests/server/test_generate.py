@@ -6,10 +6,12 @@ import wave
 import av
 import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from mstar_core.errors import DeadlineExceeded
 from mstar_core.media import encode_audio
 from mstar_core.spec.content import Audio, Image, Tensor, Text, Video
+from mstar_core.testing.clips import clip_file, image_file, moving
 
 ASK = {"model": "everything", "input": "Hello."}
 
@@ -286,3 +288,69 @@ def test_audio_of_no_kind_is_no_output_event(http, service):
         name for name, _ in events(http.post("/generate", json=ASK | {"stream": True, "audio_format": "pcm"}).text)
     ]
     assert names == ["end"]
+
+
+FILES = {"video": clip_file(moving(4)), "image": image_file(moving(1)[0])}
+
+
+def test_clips_and_pictures_go_in_as_files(http, service):
+    video, few, image = sent(
+        http,
+        service,
+        {"type": "video", "data": base64.b64encode(FILES["video"]).decode()},
+        {"type": "video", "data": base64.b64encode(FILES["video"]).decode(), "frames": 2},
+        {"type": "image", "data": base64.b64encode(FILES["image"]).decode()},
+    )
+    assert (video.frames.shape, video.rate, few.frames.shape) == ((4, 32, 48, 3), 10.0, (2, 32, 48, 3))
+    assert np.array_equal(image.pixels, moving(1)[0])
+
+
+@pytest.mark.parametrize("kind", ["video", "image"])
+@pytest.mark.parametrize("data", [b"", b"text named .mp4", FILES["video"][:60], FILES["image"][:60]])
+def test_file_that_is_none_is_named(http, kind, data):
+    error = refused(http, input=[{"type": kind, "data": base64.b64encode(data).decode()}])
+    assert error["param"] == "input.0.data"
+
+
+def test_lists_of_numbers_are_tensors(http, service):
+    floats, integers, halves = sent(
+        http,
+        service,
+        {"type": "tensor", "name": "a", "data": [[1, 2.5], [3, 4]]},
+        {"type": "tensor", "name": "b", "dtype": "int64", "shape": [2], "data": [1, -2]},
+        {"type": "tensor", "name": "c", "dtype": "bfloat16", "data": [0.5]},
+    )
+    assert (floats.array.dtype, floats.array.tolist()) == (np.float32, [[1, 2.5], [3, 4]])
+    assert (integers.array.dtype, integers.array.tolist()) == (np.int64, [1, -2])
+    assert halves.array.dtype == np.float32
+
+
+def test_bfloat16_values_come_in_as_float32(http, service):
+    halves = (np.array([1.5, -2], np.float32).view(np.uint32) >> 16).astype("<u2")
+    part = {"type": "tensor", "name": "x", "dtype": "bfloat16", "shape": [2], "data": data_of(halves)}
+    (given,) = sent(http, service, part)
+    assert (given.array.dtype, given.array.tolist()) == (np.float32, [1.5, -2])
+
+
+def test_steps_of_a_tensor_are_told_and_are_events_of_their_own(http, service):
+    service.script = [Tensor("z", np.zeros(2, np.float32), step) for step in range(2)] + [Tensor("p", np.ones(1))]
+    outputs = http.post("/generate", json=ASK).json()["outputs"]
+    assert [part.get("step") for part in outputs] == [0, 1, None]
+    made = events(http.post("/generate", json=ASK | {"stream": True}).text)
+    assert [name for name, _ in made] == ["step", "step", "output", "end"]
+
+
+def test_answer_as_safetensors_has_audio_and_text_in_its_metadata(http, service, tone):
+    service.script = [Text("a"), *tone(2), Tensor("x", np.arange(3)), "length"]
+    headers = {"accept": "text/html, application/vnd.safetensors;q=0.9"}
+    answer = http.post("/generate", json=ASK | {"audio_format": "wav"}, headers=headers)
+    assert load(answer.content)["x"].tolist() == [0, 1, 2]
+    header = json.loads(answer.content[8 : 8 + int.from_bytes(answer.content[:8], "little")])["__metadata__"]
+    assert header["finish_reason"] == "length"
+    assert [part["type"] for part in json.loads(header["outputs"])] == ["text", "audio"]
+
+
+def test_answer_without_tensors_is_safetensors_too(http, service):
+    service.script = [Text("a")]
+    answer = http.post("/generate", json=ASK, headers={"accept": "application/octet-stream"})
+    assert load(answer.content) == {}
