@@ -38,7 +38,7 @@ class LayerNorm(nn.Module):
 
 
 class GeluMLP(nn.Module):
-    """`down(gelu(up(x)))` with the exact GELU (Hendrycks and Gimpel, 2016, arXiv:1606.08415)."""
+    """`down(gelu(up(x)))`."""
 
     def __init__(self, hidden: int, width: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class GeluMLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`[rows, hidden] -> [rows, hidden]`."""
-        output: torch.Tensor = self.down(F.gelu(self.up(x)))
+        output: torch.Tensor = self.down(self.up.gelu(x))
         return output
 
 

@@ -78,7 +78,9 @@ def checked_numbers(array: Array, name: str, *sizes: int | None) -> NDArray[np.f
         numbers = array.astype(np.float32)
     if not np.isfinite(numbers).all():
         place = np.argwhere(~np.isfinite(numbers))[0].tolist()
-        raise InvalidRequest(f"{name!r} must hold finite float32 numbers; {place} holds {array[tuple(place)]}", param=name)
+        raise InvalidRequest(
+            f"{name!r} must hold finite float32 numbers; {place} holds {array[tuple(place)]}", param=name
+        )
     return numbers
 
 

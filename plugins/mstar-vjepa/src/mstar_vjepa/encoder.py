@@ -78,6 +78,4 @@ class VisionEncoder(nn.Module):
 
     def _tables(self, slots: int) -> Rotary:
         weight = self.norm.weight
-        return tables(
-            grid_angles(slots, self.grid.rows, self.grid.columns, self.head_dim), weight.device, weight.dtype
-        )
+        return tables(grid_angles(slots, self.grid.rows, self.grid.columns, self.head_dim), weight.device, weight.dtype)

@@ -56,13 +56,14 @@ def grid_angles(slots: int, rows: int, columns: int, head_dim: int) -> torch.Ten
     return angles(time.flatten(), row.flatten(), column.flatten(), head_dim)
 
 
-def reorder_and_pack(heads: int) -> Callable[[nn.Module], None]:
-    """What `load_weights` is to do with each module it has filled: reorder the heads of a fused projection, pack."""
+def reorder_and_pack(heads: int, rows: int) -> Callable[[nn.Module], None]:
+    """What `load_weights` is to do with each module it has filled: reorder the heads of a fused projection, and pack
+    for `rows` tokens."""
 
     def filled(module: nn.Module) -> None:
         if isinstance(module, Linear) and len(module.outputs) == 3:
             reorder_heads(module, heads)
-        pack(module)
+        pack(module, rows)
 
     return filled
 

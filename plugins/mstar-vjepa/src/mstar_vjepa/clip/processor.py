@@ -61,9 +61,7 @@ class ClipProcessor:
             return given[_picked(len(given), wanted)]
         frames = checked_frames(contents.tensors[name], name) if name else contents.pictures[0]
         frames = frames[_picked(len(frames), wanted)]
-        return pixels_of_clip(
-            frames, shortest=pictures.shortest, crop=crop, mean=pictures.mean, std=pictures.std
-        )
+        return pixels_of_clip(frames, shortest=pictures.shortest, crop=crop, mean=pictures.mean, std=pictures.std)
 
 
 class ClipRenderer:

@@ -11,7 +11,10 @@ def nodes(config: ClipConfig) -> tuple[Node, ...]:
     """Encoder, predictor, and the classifier where there is one."""
     width = config.encoder.hidden
     latents = Port("latents", "float32", ("tokens", width))
-    masks = (Port("context_mask", "int64", ("context",), sparse=True), Port("target_mask", "int64", ("n",), sparse=True))
+    masks = (
+        Port("context_mask", "int64", ("context",), sparse=True),
+        Port("target_mask", "int64", ("n",), sparse=True),
+    )
     module = "mstar_vjepa.clip"
     encoder = Node(
         name="encoder",

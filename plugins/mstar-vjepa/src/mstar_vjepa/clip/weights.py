@@ -40,7 +40,7 @@ def load_part(
         device=context.device,
         dtype=context.dtype,
         ignore=others,
-        filled=reorder_and_pack(heads),
+        filled=reorder_and_pack(heads, context.config.patches.tokens),
     )
     return module
 

@@ -14,14 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mstar_core.engines.random_numbers import stream_id, uniforms
+from mstar_vjepa.world.config import AXES, SEARCHED
 
 Floats = NDArray[np.float32]
-
-SEARCHED = 4
-"""Components of an action that are searched: x, y, z, gripper."""
-
-AXES = ("fixed_x", "fixed_y", "fixed_z", "fixed_gripper")
-"""The parameters that fix a component, in the components' order."""
 
 _GRIPPER_LIMIT, _DEAD_ZONE = 0.75, 0.25
 """The most that a candidate moves the gripper, and the chosen movement below which it stays (the reference's)."""

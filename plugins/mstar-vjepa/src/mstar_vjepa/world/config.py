@@ -19,6 +19,12 @@ ACTION = 7
 CAMERA = 6
 """Numbers of the extrinsics: position and angles of the camera."""
 
+SEARCHED = 4
+"""Components of an action that are searched: x, y, z, gripper."""
+
+AXES = ("fixed_x", "fixed_y", "fixed_z", "fixed_gripper")
+"""The parameters that fix a component, in the components' order."""
+
 MOST_SLOTS = 1024
 """Our own limit of a history, in frames.
 

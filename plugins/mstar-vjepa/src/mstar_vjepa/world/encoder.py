@@ -39,7 +39,7 @@ class FrameEncoder(StatelessNode):
             device=context.device,
             dtype=context.dtype,
             ignore=_STALE,
-            filled=reorder_and_pack(config.encoder.heads),
+            filled=reorder_and_pack(config.encoder.heads, config.patches.tokens),
         )
 
     def signature(self, call: Call) -> Hashable:

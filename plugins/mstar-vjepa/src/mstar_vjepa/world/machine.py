@@ -41,10 +41,10 @@ class WorldMachine:
         """Every slot of every rollout, and the observed ones that they share."""
         params = request.params
         slots = sum(shape.shape[1] for shape in request.inputs.get("past", ()))
-        if request.inputs.get("conditions"):
-            slots += request.inputs["conditions"][0].shape[0] * params["horizon"]
-        elif request.inputs.get("pose"):
+        if request.inputs.get("pose"):
             slots += params["samples"] * params["horizon"]
+        elif request.inputs.get("conditions"):
+            slots += request.inputs["conditions"][0].shape[0] * params["horizon"]
         return {"world": slots * self._slot} if slots else {}
 
 
@@ -53,10 +53,11 @@ def _to(walk: str, state: Course) -> Transition:
 
 
 def _walks(request: RequestView) -> tuple[str, ...]:
-    brought = request.inputs
-    if not (brought.get("conditions") or brought.get("pose")):
+    """A request to plan brings a pose, one for a rollout what it does from there on."""
+    brought = {name for name, shapes in request.inputs.items() if shapes}
+    if not brought & {"pose", "conditions"}:
         return ("encode",)
-    before = ("see", *(("see_goal",) if brought.get("goal_frames") else ()), *(("observe",) if brought.get("past") else ()))
-    if brought.get("conditions"):
+    before = ("see", *(("see_goal",) * ("goal_frames" in brought)), *(("observe",) * ("past" in brought)))
+    if "pose" not in brought:
         return (*before, "rollout")
-    return (*before, "plan", *(("imagine",) if request.params["imagine"] else ()))
+    return (*before, "plan", *(("imagine",) * request.params["imagine"]))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mstar_core.spec.params import Parameter
-from mstar_vjepa.world.cem import AXES
-from mstar_vjepa.world.config import MOST_SLOTS
+from mstar_vjepa.world.config import AXES, MOST_SLOTS
 
 TASKS = ("rollout", "plan", "encode")
 

@@ -37,7 +37,10 @@ def difference(start: Poses, end: Poses) -> NDArray[np.float64]:
 
 def _matrix(angles: Poses) -> NDArray[np.float64]:
     """Rotation matrices `[..., 3, 3]`: about x, then y, then z, all fixed."""
-    cos, sin = np.moveaxis(np.cos(angles, dtype=np.float64), -1, 0), np.moveaxis(np.sin(angles, dtype=np.float64), -1, 0)
+    cos, sin = (
+        np.moveaxis(np.cos(angles, dtype=np.float64), -1, 0),
+        np.moveaxis(np.sin(angles, dtype=np.float64), -1, 0),
+    )
     (ca, cb, cc), (sa, sb, sc) = cos, sin
     rows = [
         [cb * cc, sa * sb * cc - ca * sc, ca * sb * cc + sa * sc],

@@ -74,9 +74,7 @@ class ActionPredictor(nn.Module):
         self.norm = LayerNorm(tower.hidden, tower.eps)
         self.project = Linear(tower.hidden, [width], bias=True)
 
-    def forward(
-        self, frames: torch.Tensor, conditions: torch.Tensor, rotary: Rotary, attend: Attend
-    ) -> torch.Tensor:
+    def forward(self, frames: torch.Tensor, conditions: torch.Tensor, rotary: Rotary, attend: Attend) -> torch.Tensor:
         """Hidden states `[slots, slot, hidden]` for latents `[slots, tokens, width]` and conditions `[slots, n]`."""
         x = self.tokens(frames, conditions)
         for block in self.blocks:
@@ -110,6 +108,6 @@ def load_predictor(context: NodeContext) -> ActionPredictor:
         device=context.device,
         dtype=context.dtype,
         ignore=() if config.extrinsics else ("extrinsics_encoder",),
-        filled=reorder_and_pack(config.predictor.heads),
+        filled=reorder_and_pack(config.predictor.heads, config.slot),
     )
     return model

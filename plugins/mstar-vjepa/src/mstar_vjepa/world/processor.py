@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from mstar_core.errors import InvalidRequest
 from mstar_core.spec.content import Content, Prepared
 from mstar_vjepa.contents import Array, Contents, checked_numbers, sort_contents
-from mstar_vjepa.world.cem import SEARCHED
-from mstar_vjepa.world.config import ACTION, CAMERA, MOST_SLOTS, WorldConfig
+from mstar_vjepa.world.config import ACTION, CAMERA, MOST_SLOTS, SEARCHED, WorldConfig
 from mstar_vjepa.world.frames import FORMS, GOAL, FrameReader
 from mstar_vjepa.world.parameters import PLAN_HORIZON
 from mstar_vjepa.world.pose import compose
-from mstar_vjepa.world.renderer import WorldRenderer
+from mstar_vjepa.world.renderer import SEVERAL, WorldRenderer
 
 Floats = NDArray[np.float32]
 
@@ -71,8 +70,9 @@ class WorldProcessor:
         inputs = {"frames": frames} if goal is None else {"frames": frames, "goal_frames": goal}
         prepare = self._rollout if params["task"] == "rollout" else self._plan
         more, horizon = prepare(contents, params, len(frames))
-        checked = {**params, "horizon": horizon}
         _check_goal(goal, params)
+        several = params["task"] == "rollout" and contents.tensors["actions"].ndim == 3
+        checked = {**params, "horizon": horizon, SEVERAL: several}
         return Prepared(inputs={name: [each] for name, each in (inputs | more).items()}, params=checked)
 
     def render(self, prepared: Prepared) -> WorldRenderer:

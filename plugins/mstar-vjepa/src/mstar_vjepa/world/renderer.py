@@ -15,15 +15,19 @@ _STEP = ("latents", "states", "energies")
 """What a step of a rollout emits, in order; energies only with a goal."""
 
 
+SEVERAL = "several"
+"""What the processor adds to a request's parameters: whether its rollouts have an axis of their own."""
+
+
 class WorldRenderer:
     """Names the tensors by the order in which the walks emit them.
 
-    A rollout that was given without an axis for rollouts gets its results without it.
+    Without an axis for rollouts in the request there is none in its results.
     """
 
     def __init__(self, prepared: Prepared, config: WorldConfig) -> None:
         self._names = _names(prepared)
-        self._single = prepared.params["task"] != "encode" and len(prepared.inputs.get("conditions", [()])[0]) <= 1
+        self._single = not prepared.params.get(SEVERAL, False)
         self._frames, self._tokens = len(prepared.inputs["frames"][0]), config.patches.tokens
 
     def output(self, modality: str, value: NDArray[Any]) -> Content | None:

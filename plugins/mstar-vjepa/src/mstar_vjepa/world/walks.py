@@ -20,8 +20,7 @@ from mstar_core.spec.graph import (
     Walk,
     WalkSet,
 )
-from mstar_vjepa.world.cem import SEARCHED
-from mstar_vjepa.world.config import ACTION, CAMERA, WorldConfig
+from mstar_vjepa.world.config import ACTION, CAMERA, SEARCHED, WorldConfig
 
 PARTITION = "world"
 
@@ -108,9 +107,7 @@ def walks(config: WorldConfig) -> WalkSet:
     learned = Run("refit", outputs={"conditions": "chosen", "states": "chosen_states"})
     attempts = Loop(_step("tried", "tried_states"), times=Param("horizon"))
     refinement = Sequential(tried, attempts, learned, Emit("energies", "tensor"))
-    rolled = DynamicLoop(
-        _shown(_step("conditions", "states")), at_most=Param("horizon"), until="reached"
-    )
+    rolled = DynamicLoop(_shown(_step("conditions", "states")), at_most=Param("horizon"), until="reached")
     bodies = {
         "encode": Sequential(see, Emit("latents", "tensor")),
         "see": see,
