@@ -55,8 +55,11 @@ class PageAllocator:
             self._holders[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:
-        """Count one holder less of each page; a page without holders is free again."""
-        for page in pages:
+        """Count one holder less of each page; a page without holders is free again.
+
+        The first of them will be taken again first, so that what lay side by side does so the next time.
+        """
+        for page in reversed(tuple(pages)):
             assert self._holders[page] > 0, f"page {page} was released once too often"
             self._holders[page] -= 1
             if self._holders[page] == 0:

@@ -61,6 +61,11 @@ class Weights:
                 raise CheckpointError(f"{path}: cannot be read as safetensors: {error}") from error
         return cls(directory, shapes, files)
 
+    def read_into(self, place: torch.Tensor, name: str, part: tuple[slice, ...]) -> None:
+        """Copy a part of one tensor to `place`; its file is open, and mapped, only meanwhile."""
+        with safe_open(self.files[name], framework="pt") as file:
+            place.copy_(file.get_slice(name)[part])
+
 
 def load_weights(
     module: nn.Module,
@@ -172,13 +177,11 @@ def _memory(shape: torch.Size, device: torch.device, dtype: torch.dtype) -> torc
 
 
 def _fill(value: torch.Tensor, weights: Weights, pieces: Sequence[Piece], parallel: TensorParallel) -> None:
-    """Copy the pieces into place; each file is open, and mapped, only while one tensor of it is read."""
+    """Copy the pieces into place, one after the other."""
     start = 0
     for piece in pieces:
         shape = _share(weights.shapes[piece.name], piece, parallel)
-        with safe_open(weights.files[piece.name], framework="pt") as file:
-            part = file.get_slice(piece.name)[_range(shape, piece, parallel)]
-            value[start : start + shape[0]].copy_(part)
+        weights.read_into(value[start : start + shape[0]], piece.name, _range(shape, piece, parallel))
         start += shape[0]
 
 

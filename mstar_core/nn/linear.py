@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mstar_core.engines.base import TensorParallel
-from mstar_core.nn.packing import Product, packed_product
+from mstar_core.nn.packing import BATCH_HINT, OneDnnProduct, Product, packed_product
 
 Reduce: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 """Sums a tensor over the ranks that share a node and gives every rank the sum; may work in place."""
@@ -47,9 +47,12 @@ class Linear(nn.Module):
         if split == "inputs" and size > 1 and reduce is None:
             raise ValueError(f"{size} tensor parallel ranks share the inputs of a layer: pass reduce, which sums them")
 
-    def pack(self) -> None:
-        """Reorder the weight for this CPU and free the plain one, where that helps: once, after loading."""
-        self._product = packed_product(self.weight)
+    def pack(self, rows: int = BATCH_HINT) -> None:
+        """Reorder the weight for this CPU and free the plain one, where that helps: once, after loading.
+
+        `rows` are how many the layer will mostly be given; it takes any number.
+        """
+        self._product = packed_product(self.weight, rows)
         if self._product is not None:
             self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
 
@@ -60,14 +63,21 @@ class Linear(nn.Module):
         summed = self._reduce(self._multiply(x, None))
         return summed if self.bias is None else summed + self.bias
 
+    def gelu(self, x: torch.Tensor) -> torch.Tensor:
+        """`gelu(forward(x))` with the exact GELU (Hendrycks and Gimpel, 2016, arXiv:1606.08415), in one pass where
+        the packed product can."""
+        if isinstance(self._product, OneDnnProduct) and self._reduce is None:
+            return self._product.gelu(x, self.bias)
+        return F.gelu(self(x))
+
     def _multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return F.linear(x, self.weight, bias) if self._product is None else self._product(x, bias)
 
 
-def pack(module: nn.Module) -> None:
+def pack(module: nn.Module, rows: int = BATCH_HINT) -> None:
     """Pack a module if it is a `Linear`: what `load_weights` is to do with each module it has filled."""
     if isinstance(module, Linear):
-        module.pack()
+        module.pack(rows)
 
 
 def shard_size(size: int, ranks: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mstar_core.engines.attention.base import AttentionPlan, KVLayout, Span, page_table
-from mstar_core.engines.attention.torch_backend import DecodeGroup, PrefillGroup, TorchAttention, TorchPlan
+from mstar_core.engines.attention.torch_backend import DecodeGroup, Group, TorchAttention, TorchPlan
 from mstar_core.engines.kernels import attends, compiled_kernels
 from mstar_core.errors import ConfigurationError
 
@@ -52,9 +52,7 @@ class CompiledAttention(TorchAttention):
             return self._decode(layer, queries, keys, values, only, plan.slots, scale)
         return super().run(layer, queries, keys, values, plan, scale=scale)
 
-    def _attend(
-        self, layer: int, queries: torch.Tensor, group: DecodeGroup | PrefillGroup, scale: float | None
-    ) -> torch.Tensor:
+    def _attend(self, layer: int, queries: torch.Tensor, group: Group, scale: float | None) -> torch.Tensor:
         if not isinstance(group, PagedGroup):
             return super()._attend(layer, queries, group, scale)
         assert group.tokens is not None

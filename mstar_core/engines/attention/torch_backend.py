@@ -1,7 +1,9 @@
 """Attention by PyTorch alone: gather pages, then masked scaled dot product over a padded batch.
 
 Works on every device and is the default on CPUs. A step's spans are grouped so that padding stays small; inside a
-layer each group is one gather of keys, one of values and one attention call, whatever the number of requests.
+layer each group is one gather of keys, one of values and one attention call, whatever the number of requests. A long
+span whose tokens all see the same keys is attended to by itself: without padding and mask, and without a gather where
+its pages lie side by side.
 
 Padding does not change a token's result, not even in its last bit: padded keys are masked to a weight of exactly zero,
 and PyTorch's CPU kernel works through the keys in blocks that start at the first one. What would change it is the
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -29,6 +32,9 @@ from mstar_core.engines.attention.base import (
 
 _LEAST_ROWS = 2
 """A prefill group has at least this many query rows per request."""
+
+_LEAST_WHOLE = 32
+"""Tokens from which a span without a causal mask is computed alone: a call's overhead is small beside it."""
 
 _LARGEST_MASK = 1 << 26
 """Elements of one group's mask; a group that would need more is split by requests."""
@@ -56,11 +62,24 @@ class PrefillGroup:
 
 
 @dataclass(slots=True)
+class WholeSpan:
+    """One long span whose tokens see all of its keys."""
+
+    pages: torch.Tensor | slice  # [columns] int64, or a range of pages side by side
+    keys: int
+    tokens: slice  # places in the step
+
+
+Group: TypeAlias = "DecodeGroup | PrefillGroup | WholeSpan"
+
+
+@dataclass(slots=True)
 class TorchPlan(AttentionPlan):
     """Slots, and the groups that the step's spans were put into."""
 
     slots: torch.Tensor  # [tokens] int64
-    groups: list[DecodeGroup | PrefillGroup]
+    groups: list[Group]
+    together: slice | None = None  # the same slots, where they lie side by side
     static: bool = False
     shape: int = 0  # columns of the page table of a static plan
 
@@ -89,20 +108,26 @@ class TorchAttention(AttentionBackend):
         if fixed is plan:
             return
         old, new = fixed.groups[0], plan.groups[0]
+        assert isinstance(old, DecodeGroup), "only decode steps are static"
+        assert isinstance(new, DecodeGroup), "only decode steps are static"
         for to, source in ((fixed.slots, plan.slots), (old.pages, new.pages), (old.mask, new.mask)):
             to.copy_(source)
         plan.slots, plan.groups = fixed.slots, fixed.groups
 
     def plan(self, spans: Sequence[Span]) -> TorchPlan:
         """One group for all single tokens, and one for each class of similar prefill shapes."""
-        groups: list[DecodeGroup | PrefillGroup] = []
+        groups: list[Group] = [self._whole_span(span) for span in spans if _is_whole(span)]
         singles = [span for span in spans if span.decode]
         if singles:
             groups.append(self._decode_group(singles, alone=len(singles) == len(spans)))
-        for alike in self._alike([span for span in spans if not span.decode]):
+        for alike in self._alike([span for span in spans if not span.decode and not _is_whole(span)]):
             groups.append(self._prefill_group(alike, alone=len(alike) == len(spans)))
         made = TorchPlan(self._device(slots_of(spans, self.page_size)), groups)
+        if len(spans) == 1 and isinstance(only := groups[0], WholeSpan) and isinstance(only.pages, slice):
+            first = only.pages.start * self.page_size + spans[0].cached
+            made.together = slice(first, first + spans[0].tokens)
         if len(singles) == len(spans) and len(spans) in self._longest:
+            assert isinstance(groups[0], DecodeGroup), "all spans are decode spans"
             made.shape = groups[0].mask.shape[-1] // self.page_size
             made.static = max(span.cached for span in spans) < self._longest[len(spans)]
         return made
@@ -119,9 +144,13 @@ class TorchAttention(AttentionBackend):
     ) -> torch.Tensor:
         """Write, then attend group by group."""
         assert isinstance(plan, TorchPlan)
-        self.write(layer, keys, values, plan.slots)
+        if plan.together is None:
+            self.write(layer, keys, values, plan.slots)
+        else:
+            cache = self.pool[layer].flatten(1, 2)  # [2, slots, kv_heads, head_dim]
+            cache[0, plan.together], cache[1, plan.together] = keys, values
         only = plan.groups[0]
-        if len(plan.groups) == 1 and only.tokens is None:
+        if len(plan.groups) == 1 and (only.tokens is None or isinstance(only, WholeSpan)):
             return self._attend(layer, queries, only, scale)
         result = torch.empty_like(queries)
         for group in plan.groups:
@@ -129,13 +158,25 @@ class TorchAttention(AttentionBackend):
             result[group.tokens] = self._attend(layer, queries, group, scale)
         return result
 
-    def _attend(
-        self, layer: int, queries: torch.Tensor, group: DecodeGroup | PrefillGroup, scale: float | None
-    ) -> torch.Tensor:
+    def _attend(self, layer: int, queries: torch.Tensor, group: Group, scale: float | None) -> torch.Tensor:
+        if isinstance(group, WholeSpan):
+            return self._attend_whole(layer, queries[group.tokens], group, scale)
         keys, values = self._cached(layer, group)
         if isinstance(group, DecodeGroup):
             return _attend_decode(queries, keys, values, group, scale)
         return _attend_prefill(queries, keys, values, group, scale)
+
+    def _attend_whole(self, layer: int, queries: torch.Tensor, span: WholeSpan, scale: float | None) -> torch.Tensor:
+        keys, values = (
+            (side[span.pages] if isinstance(span.pages, slice) else side.index_select(0, span.pages))
+            .flatten(0, 1)[: span.keys]
+            .transpose(0, 1)[None]
+            for side in self.pool[layer]
+        )  # [1, kv_heads, keys, head_dim] each
+        padded = queries.transpose(0, 1)[None]  # [1, heads, tokens, head_dim]
+        shared = padded.shape[1] != keys.shape[1]
+        out = F.scaled_dot_product_attention(padded, keys, values, scale=scale, enable_gqa=shared)
+        return out[0].transpose(0, 1)
 
     def _cached(self, layer: int, group: DecodeGroup | PrefillGroup) -> tuple[torch.Tensor, torch.Tensor]:
         """The group's keys and values, `[requests, kv_heads, columns * page_size, head_dim]` each."""
@@ -145,6 +186,14 @@ class TorchAttention(AttentionBackend):
             keys.index_select(0, group.pages).view(shape).transpose(1, 2),
             values.index_select(0, group.pages).view(shape).transpose(1, 2),
         )
+
+    def _whole_span(self, span: Span) -> WholeSpan:
+        keys = span.cached + span.tokens
+        pages = span.pages[: -(-keys // self.page_size)]
+        first, last = int(pages[0]), int(pages[-1])
+        together = last - first == len(pages) - 1 and bool((np.diff(pages) == 1).all())
+        where = slice(first, last + 1) if together else self._device(pages)
+        return WholeSpan(where, keys, slice(span.start, span.stop))
 
     def _decode_group(self, spans: Sequence[Span], *, alone: bool) -> DecodeGroup:
         lengths = np.fromiter((span.cached + 1 for span in spans), np.int64, len(spans))
@@ -194,6 +243,10 @@ class TorchAttention(AttentionBackend):
 
     def _device(self, numbers: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(numbers).to(self.pool.device)
+
+
+def _is_whole(span: Span) -> bool:
+    return not span.causal and span.tokens >= _LEAST_WHOLE
 
 
 def _attend_decode(
