@@ -164,7 +164,7 @@ class Worker:
         try:
             self._handle_peer(request, message)
         except RequestError as error:
-            self._post.report(request, "", "", error)
+            self._fail(request, "", "", error)
 
     def _handle_peer(self, request: RequestRun, message: Any) -> None:
         match message:
@@ -209,8 +209,7 @@ class Worker:
             try:
                 model.engines[node].open(request.nodes[node])
             except Exception as error:  # isolation boundary: a node's code
-                request.closing = True
-                self._post.report(request, "", node, error)
+                self._fail(request, "", node, error)
                 break
             request.opened.append(node)
         for early in self._early.opened(message.key):
@@ -250,13 +249,21 @@ class Worker:
             for edge in request.model.compiled.edges_from[partition]:
                 request.producing(edge).finish()
 
+    def _fail(self, request: RequestRun, walk: str, node: str, error: Exception) -> None:
+        """Report a request's failure, after which nothing of it has an effect, not even what is in flight."""
+        self._post.report(request, walk, node, error)
+        self._stop(request)
+
     def _close(self, request: RequestRun) -> None:
+        self._stop(request)
+        if not request.in_flight:
+            self.free(request)
+
+    def _stop(self, request: RequestRun) -> None:
         request.closing = True
         for queue in request.model.queues.values():
             if any(task.run.request is request for task in queue.tasks):
                 queue.tasks = type(queue.tasks)(task for task in queue.tasks if task.run.request is not request)
-        if not request.in_flight:
-            self.free(request)
 
     def free(self, request: RequestRun) -> None:
         """Free everything that a closing request holds; nothing of it is in flight."""
@@ -316,7 +323,7 @@ class Worker:
         try:
             inputs = {port: pack(value, target, self._exchange) for port, value in task.inputs.items()}
         except Exception as error:  # isolation boundary: what a node made
-            self._post.report(request, task.walk, task.op.node, error)
+            self._fail(request, task.walk, task.op.node, error)
             return
         request.calls[number] = (run, task)
         message = RunNode(request.key, number, task.op.queue, task.step, inputs, self._post.address, awaits)
@@ -338,7 +345,7 @@ class Worker:
         """A run has given its outputs, or the exception that it alone raised."""
         request, run = task.run.request, task.run
         if isinstance(outputs, Exception):
-            self._post.report(request, task.walk, task.op.node, outputs)
+            self._fail(request, task.walk, task.op.node, outputs)
         elif outputs is not None and isinstance(run, WalkRun):
             self._stored(run, task, outputs)
         elif outputs is not None and isinstance(run, ForeignRun):
@@ -348,7 +355,7 @@ class Worker:
         try:
             packed = {port: pack(value, run.home, self._exchange) for port, value in outputs.items()}
         except Exception as error:  # isolation boundary: what a node made
-            self._post.report(run.request, task.walk, task.op.node, error)
+            self._fail(run.request, task.walk, task.op.node, error)
             return
         self._post.send(run.home, NodeDone(run.request.key, run.number, packed, task.tokens))
 
@@ -356,7 +363,7 @@ class Worker:
         try:
             store(run, task, outputs)
         except Exception as error:  # isolation boundary: what a node made
-            self._post.report(run.request, task.walk, task.op.node, error)
+            self._fail(run.request, task.walk, task.op.node, error)
             return
         self._advance(run, task.op.next, task.op.node, task.ahead)
 
@@ -369,7 +376,7 @@ class Worker:
         try:
             advance(run, place, self, ahead)
         except RequestError as error:
-            self._post.report(run.request, run.program.walk, node, error)
+            self._fail(run.request, run.program.walk, node, error)
 
     def emit(self, run: WalkRun, modality: str, value: Any) -> None:
         """Hand a value, if the client wants it, to its frontend."""

@@ -1,7 +1,6 @@
 import base64
 import io
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from mstar_core import env
 from mstar_core.client.service import Service
 from mstar_core.media.pcm import to_pcm
-from mstar_core.plugins.registry import load_registry
 from mstar_core.server.settings import ServerSettings
 from mstar_core.spec.content import Text
 from mstar_core.spec.placement import Placement
 from mstar_core.testing import distributions, scripted
 from mstar_core.testing.plugins import registry_with
 from mstar_core.testing.server import http_server
+from mstar_core.testing.serving import SCRIPTED
 
 PATIENCE_S = 20.0
 """How long to wait for what must come: only a broken server takes as long, however busy the machine is."""
@@ -93,49 +92,43 @@ THREE_WORKERS = {
 
 NARROW = {"models": {"scripted": {"running": 1, "waiting": 1}}}
 
-PLUGIN = """
-from mstar_core.testing.scripted import (
-    mstar_config, mstar_models, mstar_nodes, mstar_processor, mstar_state_machine, mstar_walks
-)
-"""
 
+@pytest.fixture(scope="session", params=["threads", "processes"])
+def start(request, tmp_path_factory):
+    """Starts the service for a placement given as a mapping, in threads or as processes.
 
-@pytest.fixture(scope="package", params=["threads", "processes"])
-def shape(request, tmp_path_factory):
-    """How the parties run; starts the service in that shape, for a placement given as a mapping.
-
-    As processes there are three workers, and their processes find the scripted model as an installed plugin.
+    As processes there are three workers, which find the scripted model as an installed plugin.
     """
     if request.param == "threads":
-        yield lambda fields: {"registry": registry_with(scripted), "placement": Placement.model_validate(fields)}
-        return
+        return lambda fields: Service.start(
+            ["scripted"], registry=registry_with(scripted), placement=Placement.model_validate(fields)
+        )
     directory = tmp_path_factory.mktemp("site-packages")
-    distributions.install(directory, "mstar-scripted", PLUGIN)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(directory)
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])]))
-        patch.setenv(env.PLUGINS.name, "mstar-scripted")
-        registry = load_registry([str(directory)])
-        yield lambda fields: {
-            "registry": registry,
-            "placement": Placement.model_validate({**THREE_WORKERS, **fields}),
-            "processes": True,
-        }
+    distributions.install(directory, "mstar-scripted", SCRIPTED)
+
+    def start_processes(fields):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(directory)
+            patch.setenv(env.PLUGINS.name, "mstar-scripted")
+            placement = Placement.model_validate({**THREE_WORKERS, **fields})
+            return Service.start(["scripted"], placement=placement, processes=True)
+
+    return start_processes
 
 
 @contextmanager
-def served(**options) -> Iterator[Served]:
+def served(service: Service) -> Iterator[Served]:
     with (
-        Service.start(["scripted"], **options) as service,
+        service,
         http_server(service, ServerSettings(port=0, drain_s=5)) as url,
         httpx.Client(base_url=url, timeout=60) as http,
     ):
         yield Served(service, http)
 
 
-@pytest.fixture(scope="package")
-def shared_server(shape):
-    with served(**shape({})) as server:
+@pytest.fixture(scope="session")
+def shared_server(start):
+    with served(start({})) as server:
         yield server
 
 
@@ -146,9 +139,9 @@ def server(shared_server):
     assert_at_rest(shared_server)
 
 
-@pytest.fixture(scope="package")
-def shared_narrow_server(shape):
-    with served(**shape(NARROW)) as server:
+@pytest.fixture(scope="session")
+def shared_narrow_server(start):
+    with served(start(NARROW)) as server:
         yield server
 
 

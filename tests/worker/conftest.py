@@ -9,7 +9,7 @@ from mstar_core.client.service import Service
 from mstar_core.spec.content import Text
 from mstar_core.spec.placement import Placement
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long to wait for what must come: only a broken server takes as long, however busy the machine is."""
 
 HELD = (

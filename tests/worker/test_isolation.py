@@ -21,7 +21,7 @@ from mstar_core.testing import counting
 from mstar_core.testing.counting_engine import CountingEngine
 from mstar_core.testing.plugins import registry_with
 
-WRONGS = ("", "open", "signature", "forward", "nothing", "no output", "unsendable", "close")
+WRONGS = ("", "open", "signature", "forward", "nothing", "no output", "unsendable", "close", "third run")
 
 
 class Moody(StatelessNode):
@@ -42,6 +42,8 @@ class Moody(StatelessNode):
 
     def _one(self, call):
         complain("forward", call.request)
+        if call.step == 2:
+            complain("third run", call.request)
         given = {"nothing": None, "no output": {}, "unsendable": {"value": torch.ones(1, device="meta")}}
         return given.get(call.request.params["wrong"], {"value": torch.ones(1)})
 
@@ -93,6 +95,16 @@ class MoodyPlugin:
         return MoodyProcessor()
 
 
+class TalkativePlugin(MoodyPlugin):
+    """Emits in every round of a loop whose rounds do not depend on each other, so that they run ahead."""
+
+    @hookimpl
+    def mstar_walks(self, card, config):
+        body = Loop(Sequential(Run("moody"), Emit("value", "tensor")), times=Param("times"))
+        text = RequestInput(name="text", dtype="int64", shape=(1,), modality="text")
+        return WalkSet(walks=(Walk(name="walk", partition="main", body=body),), inputs=(text,))
+
+
 class MoodyProcessor(counting.CountingProcessor):
     def prepare(self, content, params):
         return Prepared(inputs={"text": [torch.zeros(1, dtype=torch.int64).numpy()]}, params=params)
@@ -108,6 +120,11 @@ def moody():
 def submitted(service, *, wrong="", times=2):
     given = {} if times is None else {"times": times}
     return service.submit("moody", [Text("hello")], {"wrong": wrong, **given})
+
+
+def hear(ticket, heard):
+    for content in ticket:
+        heard.append(content)
 
 
 def held(service, *names):
@@ -177,4 +194,14 @@ def test_a_request_cancelled_while_its_batch_runs_is_free_even_if_the_batch_rais
         go_on.set()
         with pytest.raises(NodeFailed):
             list(after)
+        assert at_rest(service)
+
+
+def test_nothing_that_ran_ahead_of_a_failed_run_reaches_the_client():
+    with Service.start(["moody"], registry=registry_with(TalkativePlugin())) as service:
+        for _ in range(20):
+            heard = []
+            with pytest.raises(NodeFailed, match="wrong third run"):
+                hear(submitted(service, wrong="third run", times=9), heard)
+            assert len(heard) <= 2
         assert at_rest(service)
