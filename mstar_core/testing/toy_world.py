@@ -51,7 +51,7 @@ NODES = (
     Node(
         name="dreamer",
         engine="stateless",
-        inputs=(_SEEN,),
+        inputs=(_SEEN, Port("state", "float32", (2,), sparse=True)),
         outputs=(Port("state", "float32", (2,)),),
         factory="mstar_core.testing.toy_world_nodes:Dreamer",
     ),

@@ -43,10 +43,12 @@ class Observer(_Toy):
 
 
 class Dreamer(_Toy):
-    """The step, and the sum of all that was seen."""
+    """The step, counted on from the last state, and the sum of all that was seen."""
 
     def _outputs(self, call: Call, seen: torch.Tensor, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"state": torch.stack([torch.tensor(float(call.step)), seen[1::2].sum()])}
+        last = call.inputs["state"]
+        step = torch.tensor(0.0) if last is None else last[0] + 1
+        return {"state": torch.stack([step, seen[1::2].sum()])}
 
 
 class Planner(_Toy):
