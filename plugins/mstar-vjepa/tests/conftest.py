@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from mstar_vjepa import plugin
+from mstar_vjepa.clip.config import ClipConfig
+from mstar_vjepa.world.config import WorldConfig
 
 from mstar_core.client.service import Service
+from mstar_core.engines.base import NodeContext
 from mstar_core.spec.content import Text
 from mstar_core.testing.plugins import registry_with
 
@@ -34,6 +39,20 @@ def fixture_dir() -> Path:
 def registry():
     """Only this plugin, whatever else is installed."""
     return registry_with(plugin)
+
+
+@pytest.fixture(scope="session")
+def context():
+    """What the nodes of a checkpoint are built with, on the CPU in float32."""
+
+    def making(directory: Path) -> NodeContext:
+        kind = json.loads((directory / "config.json").read_text())["model_type"]
+        config = ClipConfig.read(directory) if kind == "vjepa2" else WorldConfig.read(directory)
+        return NodeContext(
+            node=None, config=config, checkpoint=directory, device=torch.device("cpu"), dtype=torch.float32
+        )
+
+    return making
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mstar_vjepa.clip.config import ClipConfig
-from mstar_vjepa.world.config import WorldConfig
 from safetensors.torch import load_file
-
-from mstar_core.engines.base import NodeContext
 
 _DEFAULT = Path(__file__).parents[1] / "data"
 
@@ -95,20 +91,6 @@ def _cases(root: Path, kind: str) -> list[Case]:
         for case in json.loads(path.read_text())["cases"]:
             found.append(Case(path.parent, case["name"], case["file"], case["params"], case["tolerance"]))
     return found
-
-
-@pytest.fixture(scope="session")
-def context():
-    """What nodes of a set's checkpoint are built with, on the CPU in float32."""
-
-    def making(directory: Path) -> NodeContext:
-        kind = json.loads((directory / "config.json").read_text())["model_type"]
-        config = ClipConfig.read(directory) if kind == "vjepa2" else WorldConfig.read(directory)
-        return NodeContext(
-            node=None, config=config, checkpoint=directory, device=torch.device("cpu"), dtype=torch.float32
-        )
-
-    return making
 
 
 @pytest.fixture(scope="session")
