@@ -2,6 +2,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from mstar_core.errors import CheckpointError
 from mstar_core.plugins.assemble import assemble, locate
 from mstar_core.spec.explore import explore
 from mstar_core.spec.machine import InputShape, RequestView
+from mstar_core.spec.placement import check_placement, load_placement
 from mstar_core.spec.trace import trace
 
+PLACEMENTS = Path(__file__).parents[2] / "placements"
 WRAPPED = "module.backbone."
 
 
@@ -128,3 +131,8 @@ for model in ("vjepa2", "vjepa2-ac"):
 assert not {"torch", "numpy"} & sys.modules.keys(), sorted(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("path", sorted(PLACEMENTS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_placements_that_ship_fit_the_model(registry, path):
+    check_placement(load_placement(path), [assemble(registry, "vjepa2-ac", locate(registry.card("vjepa2-ac")))])
