@@ -145,7 +145,7 @@ class UncachedPeer:
         return self._linear("predictor_proj", self._norm("predictor_norm", patches))
 
     def _attention(self, name: str, x: torch.Tensor, count: int, mask: torch.Tensor) -> torch.Tensor:
-        heads = self._linear(f"{name}.qkv", x).unflatten(-1, (3, HEADS, HEAD_DIM)).permute(2, 0, 3, 1, 4)
+        heads = self._linear(f"{name}.qkv", x).view(*x.shape[:2], 3, HEADS, HEAD_DIM).permute(2, 0, 3, 1, 4)
         queries, keys, values = heads.unbind(0)  # [rollouts, heads, tokens, head_dim] each
         queries, keys = self._rotate(queries, count), self._rotate(keys, count)
         out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
@@ -153,7 +153,7 @@ class UncachedPeer:
 
     def _rotate(self, x: torch.Tensor, count: int) -> torch.Tensor:
         """Patches turn with time, row and column; actions and poses with time alone."""
-        split = x.unflatten(2, (count, -1))  # [rollouts, heads, frames, slot, head_dim]
+        split = x.reshape(*x.shape[:2], count, -1, HEAD_DIM)  # [rollouts, heads, frames, slot, head_dim]
         part = HEAD_DIM // 3 // 2 * 2
         frame, row, column = torch.meshgrid(
             torch.arange(count), torch.arange(self._grid), torch.arange(self._grid), indexing="ij"
@@ -181,7 +181,7 @@ def _turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     pairs = x.shape[-1] // 2
     angles = positions[..., None] * 10000.0 ** -(torch.arange(pairs) / pairs)  # [frames, n, pairs]
     cos, sin = angles.cos().repeat(1, 1, 2), angles.sin().repeat(1, 1, 2)
-    first, second = x.unflatten(-1, (pairs, 2)).unbind(-1)
+    first, second = x.reshape(*x.shape[:-1], pairs, 2).unbind(-1)
     return x * cos + torch.stack([-second, first], dim=-1).flatten(-2) * sin
 
 
@@ -199,14 +199,16 @@ class SystemPeer:
     def rollout(self, start: Floats, pose: Floats, actions: Floats) -> Floats:
         """As the uncached peer."""
         content = [Tensor("latents", start), Tensor("states", pose), Tensor("actions", actions)]
-        latents = [each.array for each in self.engine.stream(content) if each.name == "latents"]
+        made = self.engine.stream(content)
+        latents = [each.array for each in made if isinstance(each, Tensor) and each.name == "latents"]
         return np.stack(latents, axis=1)
 
     def refine(self, start: Floats, pose: Floats, goal: Floats, samples: int) -> Floats:
         """Energies `[samples]` of one refinement."""
         content = [Tensor("latents", start), Tensor("states", pose), Tensor("goal_latents", goal)]
-        params = {"task": "plan", "samples": samples, "topk": 2, "refinements": 1, "horizon": PLAN_HORIZON, "seed": 0}
-        energies: Floats = self.engine.generate(content, **params).tensors["energies"]
+        plan = {"samples": samples, "topk": 2, "refinements": 1, "horizon": PLAN_HORIZON}
+        result = self.engine.generate(content, task="plan", seed=0, **plan)  # type: ignore[arg-type]
+        energies: Floats = result.tensors["energies"]
         return energies
 
     def close(self) -> None:
@@ -334,7 +336,7 @@ def main() -> None:
     parser.add_argument("--horizons", default="4,15,30")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--plans", action="store_true", help="measure candidates of plans instead of rollouts")
-    parser.add_argument("--samples", default="1,4,16,64,256")
+    parser.add_argument("--samples", default="2,4,16,64,256")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

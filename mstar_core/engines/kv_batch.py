@@ -52,8 +52,9 @@ class KVBatch(Batch):
         """Keep the ragged outputs of prefills that go on, and put those of finished ones together."""
         ragged = {name: value for name, value in outputs.items() if isinstance(value, list)}
         for index, entry in enumerate(self.running if ragged else ()):
-            pieces = entry.resident.pieces
+            pieces = entry.resident.pieces.get(entry.call, [])
             if not entry.final:
+                pieces = entry.resident.pieces.setdefault(entry.call, pieces)
                 pieces.append({name: value[index] for name, value in ragged.items()})
             elif entry.done:
                 for name, value in ragged.items():

@@ -155,7 +155,7 @@ class KVCacheEngine(Engine):
             return
         entry.reservation.rollback()
         call.progress = entry.done
-        del entry.resident.pieces[entry.pieces_before :]
+        del entry.resident.pieces.get(call, [])[entry.pieces_before :]
         for mark in batch.marks:
             self.histories.take_back(mark, batch.entries, index)
         self.residents.landed(entry)
@@ -214,7 +214,7 @@ class KVCacheEngine(Engine):
             reservation,
             final=call.progress == total,
             done=done,
-            pieces_before=len(resident.pieces),
+            pieces_before=len(resident.pieces.get(call, ())),
         )
 
     def _batch(self, walk: str, running: Sequence[Entry], failed: Sequence[Entry]) -> KVBatch:
@@ -240,7 +240,7 @@ class KVCacheEngine(Engine):
         if not entry.final:
             return None
         if entry.done:
-            entry.resident.pieces.clear()
+            entry.resident.pieces.pop(entry.call, None)
         # An isolation boundary: what the node makes of one call's results fails that call alone.
         try:
             decided = self.node.finish(entry.call, batch.seen(index))

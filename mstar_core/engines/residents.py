@@ -28,7 +28,8 @@ _PATIENCE = 16
 @dataclass(slots=True, eq=False)
 class Resident:
     """One open request in one KV engine. `slot` is its row in history tables; `midway` says that a prefill was cut and
-    has not come to its end, `pieces` are the ragged outputs of the steps that it has run so far."""
+    has not come to its end, `pieces` are the ragged outputs of the steps that a cut call has run so far (the end of one
+    and the beginning of the next may both be in flight)."""
 
     request: NodeRequest
     order: int
@@ -37,7 +38,7 @@ class Resident:
     in_flight: int = 0
     midway: bool = False
     parked: Parked | None = None
-    pieces: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    pieces: dict[Call, list[dict[str, torch.Tensor]]] = field(default_factory=dict)
 
 
 class Residents:

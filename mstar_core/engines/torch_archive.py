@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,11 @@ class ArchiveWeights(Weights):
     def read_into(self, place: torch.Tensor, name: str, part: tuple[slice, ...]) -> None:
         """Read one tensor and copy a part of it to `place`."""
         whole = torch.empty(self.shapes[name], dtype=self.stored[name].dtype)
-        buffer = memoryview(whole.view(-1).view(torch.uint8).numpy())
-        with self.files[name].open("rb") as file:
+        buffer = whole.view(-1).view(torch.uint8).numpy()
+        with self.files[name].open("rb", buffering=0) as file:
             file.seek(self.stored[name].offset)
-            read = file.readinto(buffer)
-        if read != len(buffer):
+            complete = _read_all(file, memoryview(buffer.data))
+        if not complete:
             raise CheckpointError(f"{self.files[name]}: it ends inside {name!r}; fetch it again")
         place.copy_(whole[part])
 
@@ -74,8 +75,8 @@ def read_archive(path: Path) -> Mapping[str, Any]:
         with FakeTensorMode():
             content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise CheckpointError(f"{path}: cannot be read as a file of tensors: {first}") from error
+        problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path}: cannot be read as a file of tensors: {problem}") from error
     if not isinstance(content, Mapping):
         raise CheckpointError(f"{path}: holds a {type(content).__name__}, not a dictionary")
     return content
@@ -84,5 +85,14 @@ def read_archive(path: Path) -> Mapping[str, Any]:
 def _offset(tensor: torch.Tensor) -> int:
     """The place of a fake tensor's first byte: torch notes where each storage begins (its "serialization" notes)."""
     storage: Any = tensor.untyped_storage()
-    start: int = storage._checkpoint_offset
-    return start + tensor.storage_offset() * tensor.element_size()
+    return int(storage._checkpoint_offset) + int(tensor.storage_offset()) * tensor.element_size()
+
+
+def _read_all(file: FileIO, buffer: memoryview) -> bool:
+    """Fill a buffer from a file, which gives at most 2 GiB at a time; whether there was enough."""
+    while buffer:
+        read = file.readinto(buffer)
+        if not read:
+            return False
+        buffer = buffer[read:]
+    return True

@@ -76,7 +76,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention and MLP, each behind a norm and beside a residual; `layer` is the number that `attend` is called with."""
+    """Attention and MLP, each behind a norm and beside a residual; `layer` is the number that `attend` gets."""
 
     def __init__(self, hidden: int, heads: int, mlp: int, eps: float, layer: int) -> None:
         super().__init__()

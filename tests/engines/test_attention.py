@@ -226,6 +226,37 @@ def test_decode_at_page_borders_equals_dense_attention(made, cached):
         harness.step([(sequence, 1, "decode")])
 
 
+@pytest.mark.parametrize("side_by_side", [True, False])
+@pytest.mark.parametrize("cached", [0, *BORDERS])
+@pytest.mark.parametrize("tokens", [2 * PAGE, 2 * PAGE + 3])
+def test_a_long_full_segment_equals_dense_attention_wherever_its_pages_lie(made, tokens, cached, side_by_side):
+    harness = made()
+    if side_by_side:
+        harness.free.sort()
+    sequence = harness.sequence(room=6 * PAGE)
+    if cached:
+        harness.step([(sequence, cached, "causal")])
+    harness.step([(sequence, tokens, "full")])
+
+
+def test_a_long_full_segment_has_the_same_bits_beside_others_and_on_any_pages():
+    def result(neighbours, *, ordered):
+        harness = Harness("torch", "cpu", torch.float32, pages=256)
+        harness.free = sorted(harness.free) if ordered else harness.free
+        wanted = [(harness.cached(21), 40, "full")]
+        drawn = harness.random.get_state()
+        others = [(harness.cached(cached), tokens, kind) for cached, tokens, kind in neighbours]
+        harness.random.set_state(drawn)
+        draw = harness.draw
+        harness.draw = lambda tokens, heads: torch.cat([draw(40, heads), torch.ones(tokens - 40, heads, HEAD_DIM)])
+        return harness.step(wanted + others)[:, :40]
+
+    alone = result([], ordered=True)
+    assert torch.equal(result([], ordered=False), alone)
+    for neighbours in ([(30, 40, "full")], [(3, 1, "decode"), (0, 9, "causal")], [(30, 50, "full"), (21, 40, "full")]):
+        assert torch.equal(result(neighbours, ordered=False), alone)
+
+
 @pytest.mark.parametrize("page_size", [1, 5, 16])
 def test_a_mixed_batch_equals_dense_attention_for_each_sequence(made, page_size):
     harness = made(page_size=page_size, pages=700)

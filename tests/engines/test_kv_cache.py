@@ -276,3 +276,52 @@ def test_tokens_of_a_full_segment_see_each_other():
     torch.testing.assert_close(logits(causal), logits(full))  # the last token sees all either way
     (next_causal,) = driver.run(driver.call(request, [4]))
     torch.testing.assert_close(logits(next_causal), driver.engine.node.dense([1, 2, 3, 4]))
+
+
+class Ragged(OneLayer):
+    """Gives a value for every token, and goes on before the host has seen it."""
+
+    host_outputs = ()
+    run_ahead = ("states",)
+
+    def segments(self, call):
+        return [Segment(tokens=3, sequence=name, mask="full") for name in "abcd"]
+
+    def forward(self, step):
+        states = self.embedding[step.tokens("ids")]
+        q, k, v = (states @ self.mix).view(-1, 3, HEADS, WIDTH // HEADS).unbind(1)
+        return {"states": step.split(step.attend(0, q, k, v).flatten(1))}
+
+    def finish(self, call, row):
+        return {}
+
+
+def test_a_cut_call_keeps_its_outputs_when_the_next_begins_before_it_is_finished():
+    node = Node(
+        name="lm",
+        engine="kv_cache",
+        inputs=(Port("ids", "int64", ("n",), tokens=0),),
+        outputs=(Port("states", "float32", ("tokens", WIDTH)),),
+        factory="unused:here",
+    )
+    context = NodeContext(node=node, config=None, checkpoint=None, device=torch.device("cpu"), dtype=torch.float32)
+    engine = KVCacheEngine.build(Ragged(), context, EngineSettings(kv_tokens=256, page_tokens=PAGE))
+    request = NodeRequest(1, {"temperature": 0.0, "repetition_penalty": 1.0}, 0)
+    engine.open(request)
+    calls = [Call(request, "walk", {"ids": torch.arange(12)}, step) for step in range(2)]
+    limits = BatchLimits(tokens=6)  # two segments of the four
+
+    def ran(call):
+        batch = engine.collect("walk", [call], limits)
+        engine.run(batch)
+        return batch
+
+    first = ran(calls[0])
+    assert engine.finish(first) == [None]
+    last = ran(calls[0])
+    ahead = ran(calls[1])  # its first part has run before the first call is finished
+    (outputs,) = engine.finish(last)
+    assert outputs["states"].tensor().shape == (12, WIDTH)
+    assert engine.finish(ahead) == [None]
+    (outputs,) = engine.finish(ran(calls[1]))
+    assert outputs["states"].tensor().shape == (12, WIDTH)

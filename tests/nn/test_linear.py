@@ -21,15 +21,28 @@ def test_a_packed_layer_computes_what_the_plain_one_does(dtype):
     torch.testing.assert_close(layer(x), expected)
 
 
+@pytest.mark.parametrize("packed_for", [16, 66])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sizes", [(64, 80), (768, 1280), (2048, 768)])
-def test_a_row_has_the_same_bits_whatever_the_number_of_rows(dtype, sizes):
+def test_a_row_has_the_same_bits_whatever_the_number_of_rows(dtype, sizes, packed_for):
     layer = made(sizes[0], [sizes[1]], dtype)
-    layer.pack()
+    layer.pack(packed_for)
     x = torch.randn(70, sizes[0]).to(dtype)
-    whole = layer(x)
+    whole, bent = layer(x), layer.gelu(x)
     for rows in range(1, 65):
-        assert torch.equal(layer(x[:rows].contiguous()), whole[:rows]), rows
+        few = x[:rows].contiguous()
+        assert torch.equal(layer(few), whole[:rows]), rows
+        assert torch.equal(layer.gelu(few), bent[:rows]), rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gelu_in_one_pass_is_that_in_two(dtype):
+    layer = made(96, [64], dtype)
+    x = torch.randn(7, 96).to(dtype)
+    expected = torch.nn.functional.gelu(layer(x))
+    torch.testing.assert_close(layer.gelu(x), expected)
+    layer.pack()
+    torch.testing.assert_close(layer.gelu(x), expected, atol=1e-2 if dtype == torch.bfloat16 else 1e-6, rtol=1e-2)
 
 
 def test_shards_hold_equal_shares_and_refuse_what_cannot_be_shared():

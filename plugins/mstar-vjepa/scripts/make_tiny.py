@@ -15,7 +15,7 @@ from transformers import VJEPA2Config, VJEPA2ForVideoClassification
 
 TARGET = Path(__file__).parents[1] / "src/mstar_vjepa/checkpoints"
 LABELS = ("lifting something", "pushing something", "opening something", "dropping something")
-SIDE, PATCH = 64, 16
+CLIP_SIDE, WORLD_SIDE, PATCH = 64, 96, 16
 ENCODER = {"embed_dim": 48, "depth": 2, "num_heads": 2, "mlp_hidden": 192}
 PREDICTOR = {"predictor_embed_dim": 48, "depth": 2, "num_heads": 2, "mlp_hidden": 192}
 SCALE = 0.1
@@ -25,7 +25,7 @@ SCALE = 0.1
 def make_clip() -> None:
     """`clip-tiny/` in Hugging Face's layout."""
     config = VJEPA2Config(
-        crop_size=SIDE,
+        crop_size=CLIP_SIDE,
         frames_per_clip=8,
         hidden_size=48,
         num_hidden_layers=2,
@@ -93,7 +93,13 @@ def make_world() -> None:
     directory = TARGET / "world-tiny"
     directory.mkdir(parents=True, exist_ok=True)
     norms = {"layer_norm_eps": 1e-6}
-    pictures = {"img_height": SIDE, "img_width": SIDE, "patch_size": PATCH, "tubelet_size": 2, "in_chans": 3}
+    pictures = {
+        "img_height": WORLD_SIDE,
+        "img_width": WORLD_SIDE,
+        "patch_size": PATCH,
+        "tubelet_size": 2,
+        "in_chans": 3,
+    }
     motion = {"action_embed_dim": 7, "state_dim": 7, "use_extrinsics": False}
     config = {
         "model_type": "vjepa2_ac",

@@ -72,7 +72,8 @@ def _resize(frame: Frames, vertical: Pixels, horizontal: Pixels) -> Pixels:
 
 def _normalised(levels: Pixels, mean: Sequence[float], std: Sequence[float]) -> Pixels:
     """`[frames, height, width, 3]` in 0 to 255 to `[frames, 3, height, width]`."""
-    scaled = (levels - _LEVELS * np.float32(mean)) / (_LEVELS * np.float32(std))
+    middle, width = (_LEVELS * np.array(each, np.float32) for each in (mean, std))
+    scaled = (levels - middle) / width
     return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2), np.float32)
 
 

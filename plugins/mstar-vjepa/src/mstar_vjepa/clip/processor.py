@@ -1,4 +1,4 @@
-"""Requests of `vjepa2`: a clip to pixels, masks to token numbers, and what was emitted to tensors and text. No torch."""
+"""Requests of `vjepa2`: clips to pixels, masks to token numbers, what was emitted to tensors and text. No torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mstar_core.spec.content import Content, Prepared, Tensor, Text
 from mstar_vjepa.clip.config import ClipConfig
 from mstar_vjepa.clip.parameters import MOST_FRAMES
 from mstar_vjepa.config import CHANNELS
-from mstar_vjepa.contents import Contents, checked_frames, checked_mask, checked_numbers, sort_contents
+from mstar_vjepa.contents import Array, Contents, checked_frames, checked_mask, checked_numbers, sort_contents
 from mstar_vjepa.pictures import pixels_of_clip
 
 _FORMS = ("frames", "pixels")
@@ -34,7 +34,7 @@ class ClipProcessor:
         contents = sort_contents(content, (*_FORMS, *_MASKS))
         pixels = self._pixels(contents, params["frames"])
         tokens = max(len(pixels) // self._config.patches.tubelet, 1) * self._config.patches.tokens
-        inputs = {"pixels": [pixels]}
+        inputs: dict[str, list[Array]] = {"pixels": [pixels]}
         for name in _MASKS:
             if name in contents.tensors:
                 if params["task"] != "predict":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mstar_core.spec.graph import Emit, Node, Port, RequestInput, Run, Sequential, Walk, WalkSet
+from mstar_core.spec.graph import Element, Emit, Node, Port, RequestInput, Run, Sequential, Walk, WalkSet
 from mstar_vjepa.clip.config import ClipConfig
 from mstar_vjepa.config import CHANNELS
 
@@ -45,7 +45,7 @@ def nodes(config: ClipConfig) -> tuple[Node, ...]:
 def walks(config: ClipConfig) -> WalkSet:
     """`encode`, `predict`, and `classify` where the checkpoint can."""
     see = Run("encoder")
-    bodies = {
+    bodies: dict[str, Element] = {
         "encode": Sequential(see, Emit("latents", "tensor")),
         "predict": Sequential(see, Run("predictor"), Emit("predictions", "tensor")),
     }

@@ -1,4 +1,4 @@
-"""The cross-entropy method over robot actions (Rubinstein, 1999), in the form of facebookresearch/vjepa2's `cem`. NumPy.
+"""The cross-entropy method (Rubinstein, 1999) over robot actions, as facebookresearch/vjepa2's `cem` has it. NumPy.
 
 Four numbers per action are searched: x, y, z and the gripper; rotations stay 0. A refinement draws candidates from
 normal distributions, and refits these to the candidates of lowest energy.

@@ -52,7 +52,7 @@ class FrameEncoder(StatelessNode):
         if given[0].dim() == 3:
             return [{"latents": latents} for latents in given]
         encoded = normalise(self.model.frames(torch.cat(given).to(self.device)).float(), self.eps)
-        return [{"latents": latents} for latents in encoded.split([len(each) for each in given])]
+        return [{"latents": latents} for latents in torch.split(encoded, [len(each) for each in given])]
 
 
 def normalise(latents: torch.Tensor, eps: float | None) -> torch.Tensor:

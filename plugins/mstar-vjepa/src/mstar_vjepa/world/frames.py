@@ -59,7 +59,7 @@ class FrameReader:
             case "frames":
                 return self._pixels(checked_frames(array, name))
             case "pixels":
-                sizes = (CHANNELS, self._patches.height, self._patches.width)
+                sizes: tuple[int, ...] = (CHANNELS, self._patches.height, self._patches.width)
             case _:
                 sizes = (self._patches.tokens, self._width)
         return checked_numbers(_with_frames(array, len(sizes)), name, None, *sizes)

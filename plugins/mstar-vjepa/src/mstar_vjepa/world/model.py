@@ -68,10 +68,10 @@ class WorldModel(KVNode):
         )
         if step.calls[0].walk == "observe":
             return {}
-        imagined = list(self.model.next_frames(hidden).split([len(each.frames) for each in added]))
+        imagined = torch.split(self.model.next_frames(hidden), [len(each.frames) for each in added])
         pairs = list(zip(step.calls, imagined, strict=True))
         return {
-            "imagined": imagined,
+            "imagined": list(imagined),
             "states": [self._poses(call, _indices(parts)) for call, parts in zip(step.calls, step.parts, strict=True)],
             "energies": [self._energies(call, frames) for call, frames in pairs],
         }

@@ -66,8 +66,8 @@ class ActionPredictor(nn.Module):
         self.config = config
         self.kv = KVLayout(layers=tower.layers, kv_heads=tower.heads, head_dim=tower.head_dim)
         self.embed = Linear(width, [tower.hidden], bias=True)
-        sizes = [ACTION, ACTION, CAMERA][: config.conditions]
-        self.conditions = nn.ModuleList(Linear(size, [tower.hidden], bias=True) for size in sizes)
+        self.sizes = [ACTION, ACTION, CAMERA][: config.conditions]
+        self.conditions = nn.ModuleList(Linear(size, [tower.hidden], bias=True) for size in self.sizes)
         self.blocks = nn.ModuleList(
             TransformerBlock(tower.hidden, tower.heads, tower.mlp, tower.eps, layer) for layer in range(tower.layers)
         )
@@ -85,7 +85,7 @@ class ActionPredictor(nn.Module):
         """The slots' tokens one after the other, `[slots * slot, hidden]`."""
         slots, weight = len(frames), self.norm.weight
         patches = self.embed(frames.reshape(-1, frames.shape[-1]).to(weight.dtype)).view(slots, -1, len(weight))
-        numbers = conditions.to(weight.dtype).split([layer.inputs for layer in self.conditions], dim=1)
+        numbers = torch.split(conditions.to(weight.dtype), self.sizes, dim=1)
         tokens = [layer(each)[:, None] for layer, each in zip(self.conditions, numbers, strict=True)]
         return torch.cat([*tokens, patches], dim=1).flatten(0, 1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from mstar_core.spec.graph import (
     FLAG,
     DynamicLoop,
+    Element,
     Emit,
     Loop,
     Node,
@@ -108,7 +109,7 @@ def walks(config: WorldConfig) -> WalkSet:
     attempts = Loop(_step("tried", "tried_states"), times=Param("horizon"))
     refinement = Sequential(tried, attempts, learned, Emit("energies", "tensor"))
     rolled = DynamicLoop(_shown(_step("conditions", "states")), at_most=Param("horizon"), until="reached")
-    bodies = {
+    bodies: dict[str, Element] = {
         "encode": Sequential(see, Emit("latents", "tensor")),
         "see": see,
         "see_goal": see_goal,
@@ -117,7 +118,7 @@ def walks(config: WorldConfig) -> WalkSet:
         "plan": Sequential(Loop(refinement, times=Param("refinements")), Emit("actions", "tensor")),
         "imagine": Loop(_shown(_step("chosen", "chosen_states")), times=Param("horizon")),
     }
-    numbers = {
+    numbers: dict[str, tuple[int | str, ...]] = {
         "conditions": ("rollouts", "rounds", config.condition_width),
         "states": ("rollouts", "poses", ACTION),
         "past": (1, "slots", config.condition_width),

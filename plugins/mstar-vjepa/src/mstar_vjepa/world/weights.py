@@ -1,7 +1,7 @@
 """Which tensors of Meta's `.pt` layout make up the parts of V-JEPA 2-AC.
 
-The file is a dictionary with `encoder`, `target_encoder` and `predictor`, whose names bear the prefixes of the training's
-wrappers (facebookresearch/vjepa2, `src/hub/backbones.py`, which takes `encoder`).
+The file is a dictionary with `encoder`, `target_encoder` and `predictor`, whose names bear the prefixes of the
+training's wrappers (facebookresearch/vjepa2, `src/hub/backbones.py`, which takes `encoder`).
 """
 
 from __future__ import annotations
