@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mstar_vjepa.config import MEAN, STD
 from mstar_vjepa.pictures import pixels_of_clip, pixels_of_frames
@@ -8,6 +8,7 @@ from mstar_vjepa.pictures import pixels_of_clip, pixels_of_frames
 SIZES = st.integers(1, 90)
 
 
+@settings(deadline=None)
 @given(SIZES, SIZES, st.integers(0, 255))
 def test_an_even_picture_stays_even_whatever_its_size(height, width, level):
     frames = np.full((2, height, width, 3), level, np.uint8)

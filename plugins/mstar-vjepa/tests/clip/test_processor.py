@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mstar_vjepa.clip.config import ClipConfig
 from mstar_vjepa.clip.parameters import MOST_FRAMES
@@ -113,6 +113,7 @@ def test_a_mask_without_a_prediction_is_refused(processor):
         prepare(processor, Image(clip(1)[0]), Tensor("target_mask", np.array([0])))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 9), st.data())
 def test_masks_of_known_tokens_are_taken_as_they_are(processor, frames, data):
     tokens = max(frames // 2, 1) * 16

@@ -1,5 +1,5 @@
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mstar_vjepa.world.pose import compose, difference, follow
 
@@ -9,12 +9,14 @@ POSES = st.tuples(*[st.floats(-1, 1, width=32)] * 3, *[ANGLES] * 3, st.floats(0,
 )
 
 
+@settings(deadline=None)
 @given(POSES, POSES)
 def test_the_difference_leads_from_one_pose_to_the_other(start, end):
     reached = compose(start, difference(start, end).astype(np.float32))
     np.testing.assert_allclose(reached, end, atol=2e-4)
 
 
+@settings(deadline=None)
 @given(POSES)
 def test_no_action_changes_nothing(pose):
     np.testing.assert_allclose(compose(pose, np.zeros(7, np.float32)), pose, atol=1e-6)
@@ -35,6 +37,7 @@ def test_a_rotation_acts_in_the_base_frame():
     np.testing.assert_allclose(compose(rolled, turned)[3:6], [quarter, 0, quarter], atol=1e-6)
 
 
+@settings(deadline=None)
 @given(POSES, st.lists(POSES, min_size=1, max_size=4))
 def test_following_actions_is_composing_them_one_by_one(start, actions):
     poses = follow(start, np.stack(actions))
