@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, cycle, repeat
+from itertools import chain, count
 from typing import Any
 
 from numpy.typing import NDArray
@@ -32,8 +32,8 @@ class WorldRenderer:
 
     def output(self, modality: str, value: NDArray[Any]) -> Content | None:
         """The next tensor."""
-        name, of_rollout = next(self._names)
-        return Tensor(name, value[0] if of_rollout and self._single else value)
+        name, of_rollout, step = next(self._names)
+        return Tensor(name, value[0] if of_rollout and self._single else value, step)
 
     def finish(self) -> Sequence[Content]:
         """Nothing is held back."""
@@ -41,19 +41,22 @@ class WorldRenderer:
 
     def usage(self, tokens: Mapping[str, int]) -> Mapping[str, int]:
         """Tokens of the observed frames, and those that the world model added to its cache."""
-        added = sum(count for walk, count in tokens.items() if walk != "observe")
+        added = sum(number for walk, number in tokens.items() if walk != "observe")
         return {"input_tokens": self._frames * self._tokens, "output_tokens": added}
 
 
-def _names(prepared: Prepared) -> Iterator[tuple[str, bool]]:
-    """Names in the order of emission, and whether the tensor has an axis for rollouts."""
+def _names(prepared: Prepared) -> Iterator[tuple[str, bool, int | None]]:
+    """Names in the order of emission, whether the tensor has an axis for rollouts, and the step that made it."""
     params = prepared.params
     match params["task"]:
         case "encode":
-            return iter([("latents", False)])
+            return iter([("latents", False, None)])
         case "plan":
-            plan = chain(repeat(("energies", False), params["refinements"]), [("actions", False)])
-            return chain(plan, cycle([(name, True) for name in _STEP]))
+            refined = (("energies", False, step) for step in range(params["refinements"]))
+            return chain(refined, [("actions", False, None)], _rolled(_STEP))
         case _:
-            emitted = _STEP if "goal_frames" in prepared.inputs else _STEP[:-1]
-            return cycle([(name, True) for name in emitted])
+            return _rolled(_STEP if "goal_frames" in prepared.inputs else _STEP[:-1])
+
+
+def _rolled(names: Sequence[str]) -> Iterator[tuple[str, bool, int]]:
+    return ((name, True, step) for step in count() for name in names)
