@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,12 @@ def process_plan(
     keys: Path | None,
     logs: tuple[str, str],
 ) -> Plan:
-    """Conductor and workers as processes, here and on other hosts; `logs` is the format and the level of their logs."""
+    """Conductor and workers as processes, here and on other hosts; `logs` is the format and the level of their logs.
+
+    Raises `ConfigurationError` where the system has no descriptors of processes, or keys are missing.
+    """
+    if not hasattr(os, "pidfd_open"):
+        raise ConfigurationError("serving with processes needs Linux; elsewhere serve in one: --in-process")
     far = placement.address or ""
     if far and keys is None:
         raise ConfigurationError("workers on other hosts need keys: make a file with 'mstar keys FILE', copy it there")
