@@ -216,9 +216,9 @@ class Engine(ABC):
     def drop(self, batch: Batch, call: Call) -> None:
         """Undo a call: its outputs do not exist, its KV is rolled back. Called after `run` and before `finish`.
 
-        Calls are dropped whose loop turned out to have ended before them, whose request was aborted, or whose batch
-        raised in `run` (all of them then, and `finish` is not called). Later calls of a request are dropped before
-        earlier ones.
+        Calls are dropped whose loop turned out to have ended before them, or whose batch raised in `run` (all of them
+        then, and `finish` is not called); later calls of a request before earlier ones. Those of an aborted request
+        are finished like others, and nobody takes their outputs.
         """
 
     @abstractmethod

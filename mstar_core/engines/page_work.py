@@ -44,15 +44,20 @@ class PageWork:
         if pages:
             self.then(work)
 
-    def load(self, parked: Parked, pages: Sequence[int]) -> None:
-        """Copy what was saved back to other pages."""
+    def load(self, parked: Parked, pages: Sequence[int]) -> Work:
+        """Copy what was saved back to other pages, before what is queued from now on."""
 
         def work() -> None:
-            assert parked.contents is not None
-            self._backend.load_pages(pages, parked.contents)
+            if pages:
+                assert parked.contents is not None
+                self._backend.load_pages(pages, parked.contents)
 
-        if pages:
-            self.then(work)
+        self.then(work)
+        return work
+
+    def take_back(self, work: Work) -> None:
+        """Do not do what was just queued."""
+        self._done.remove(work)
 
     def then(self, work: Work) -> None:
         """Any other operation."""

@@ -137,7 +137,7 @@ class Residents:
 
     def _attempt(self, resident: Resident, parts: Sequence[Part], *, yielding: bool) -> Reservation:
         key, free, parked = resident.request.key, self.store.allocator.free, resident.parked
-        loaded = resume(self.store, key, parked) if parked is not None else []
+        loading = None if parked is None else self.work.load(parked, resume(self.store, key, parked))
         reservation = Reservation(self.store, self.work, key)
         try:
             for index, part in enumerate(parts):
@@ -147,14 +147,13 @@ class Residents:
         except (OutOfPages, ValueError) as problem:
             needed = self.store.held(key) + (problem.wanted if isinstance(problem, OutOfPages) else 0)
             reservation.rollback()
-            if parked is not None:
+            if loading is not None:
                 self.store.clear(key)
+                self.work.take_back(loading)
             if needed > self.store.allocator.pages:
                 raise self._impossible(needed) from None
             raise
-        if parked is not None:
-            self.work.load(parked, loaded)
-            resident.parked = None
+        resident.parked = None
         return reservation
 
     def _impossible(self, pages: int) -> InvalidRequest:

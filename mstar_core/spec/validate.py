@@ -127,9 +127,13 @@ def _check_join(place: str, edge: StreamingEdge, nodes: dict[str, Node], spec: M
     shared = producing & consuming
     if shared:
         yield f"{place}: both ends run in partition {sorted(shared)[0]!r}; a stream joins two partitions"
-    if len(consuming) > 1:
-        several = ", ".join(sorted(consuming))
-        yield f"{place}: node {edge.target_node!r} consumes the stream in several partitions: {several}"
+    for node, verb, partitions in (
+        (edge.source_node, "feeds", producing),
+        (edge.target_node, "consumes", consuming),
+    ):
+        if len(partitions) > 1:
+            several = ", ".join(sorted(partitions))
+            yield f"{place}: node {node!r} {verb} the stream in several partitions: {several}"
 
 
 def _partitions(spec: ModelSpec, node: str) -> set[str]:

@@ -51,6 +51,7 @@ class Serving:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_hear_interrupts,  # noqa: PLW1509 (it only sets a signal)
             )
         self.seen: set[int] = set()
 
@@ -105,6 +106,11 @@ class Serving:
         self.process.kill()
         self.process.communicate()
         eventually(lambda: not any(map(is_alive, self.seen)), 5.0)
+
+
+def _hear_interrupts() -> None:
+    """Undo what a shell does to its background jobs, and they to their children: SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

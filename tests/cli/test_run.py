@@ -194,6 +194,11 @@ def test_a_checkpoint_that_does_not_exist_exits_1(run):
     assert "no checkpoint 'tinyy' (did you mean 'tiny'?)" in err
 
 
+def _hear_interrupts():
+    """Undo what a shell does to its background jobs, and they to their children: SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(site, *arguments, plugin="mstar-scripted", **options):
     """The command in a process of its own."""
     return subprocess.Popen(
@@ -202,6 +207,7 @@ def start(site, *arguments, plugin="mstar-scripted", **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_hear_interrupts,  # noqa: PLW1509 (it only sets a signal)
         **options,
     )
 

@@ -230,6 +230,17 @@ def test_pages_that_sequences_share_are_sent_once_and_shared_again():
     assert second.used == alone.used
 
 
+def test_the_first_call_after_a_handover_may_fork_in_the_middle_of_a_page():
+    alone, first, second = Site(), Site(), Site()
+    stayed, here, there = alone.open(), first.open(), second.open()
+    for site, request in ((alone, stayed), (first, here)):
+        site.write(request, prompt(PAGE + 1), 1)
+    first.send(here, second, there)
+    for site, request in ((alone, stayed), (second, there)):
+        site.write(request, [6], 1, first=1, sequence="branch", fork="main")
+    assert_same_cache(second.cached(there), alone.cached(stayed))
+
+
 def test_a_request_goes_back_and_forth():
     alone, first, second = Site(), Site(), Site()
     stayed = alone.open(penalty=1.3)

@@ -173,6 +173,12 @@ def test_a_stream_consumed_in_two_partitions_or_by_two_edges_is_reported(toy):
     assert "streaming edge into 'speaker.sound' is declared twice" in found
 
 
+def test_a_stream_fed_in_two_partitions_is_reported(toy):
+    other = replace(toy.write, name="scribble", partition="scribbling")
+    found = problems(toy.model(walks=(toy.read, toy.write, toy.speak, other)))
+    assert any("node 'writer' feeds the stream in several partitions: scribbling, writing" in each for each in found)
+
+
 def test_a_card_without_tiny_or_with_wrong_words_is_reported(toy):
     found = problems(toy.model(card=toy.card(checkpoints=(), inputs=("txt",), routes=("v1/x",))))
     assert any("no checkpoint named 'tiny'" in each for each in found)

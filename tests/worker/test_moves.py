@@ -52,7 +52,7 @@ SETTINGS = ({}, {"temperature": 1.0, "penalty": 1.3})
 CASES = [
     *(([prompt(length)], settings) for length in (1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE) for settings in SETTINGS),
     ([prompt(3), prompt(1, 5), prompt(9, 8)], {"temperature": 1.0, "penalty": 1.3}),
-    ([prompt(2 * PAGE)], {"temperature": 0.9, "penalty": 1.2, "fork": True}),
+    ([prompt(5), prompt(4, 5)], {"temperature": 0.9, "penalty": 1.2, "fork": True}),
     ([prompt(2 * PAGE)] * 4, {"temperature": 1.0, "new": 3}),
 ]
 """Prompts and parameters of the requests that every placement must answer alike."""
