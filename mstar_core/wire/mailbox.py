@@ -228,8 +228,7 @@ class Mailbox:
         deadline = time.monotonic() + _LINGER_MS / 1000
         while self._blocked and (left := deadline - time.monotonic()) > 0:
             for socket, _ in self._poller.poll(math.ceil(left * 1000)):
-                if socket in self._blocked:  # an inbox that was closed meanwhile is ready too
-                    self._flush(self._blocked[socket])
+                self._flush(self._blocked[socket])
 
     def _flush(self, peer: _Peer) -> None:
         while peer.outbox and _pushed(peer.socket, peer.outbox[0]):

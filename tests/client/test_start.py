@@ -31,6 +31,14 @@ class Plugin:
 
 
 @pytest.fixture(autouse=True)
+def interrupts_are_heard():
+    """Background jobs of a shell, and their children, ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
 def no_thread_stays():
     before = set(threading.enumerate())
     yield

@@ -1,5 +1,7 @@
 """The supervisor over threads; over processes `test_serve` shows the same from outside."""
 
+from collections import deque
+
 import pytest
 import zmq
 
@@ -37,19 +39,21 @@ class Server:
         self.context = zmq.Context()
         plan = thread_plan(registry, models, Placement.model_validate(TWO_WORKERS), self.context)
         self.mailbox = Mailbox(self.context, plan.conductor.near("frontend"))
+        self.heard = deque()
         self.lost = []
         self.supervisor = Supervisor(self.context, plan, (self.mailbox.address,), self.lost.append, **options)
 
     def state(self, until):
         """Hear the Conductor until a state holds; that state."""
         while True:
-            messages = self.mailbox.receive(PATIENCE_S)
-            assert messages, "the Conductor says nothing"
-            for message in messages:
-                if isinstance(message, ServerState):
-                    self.supervisor.observe(message)
-                    if until(message):
-                        return message
+            if not self.heard:
+                self.heard.extend(self.mailbox.receive(PATIENCE_S))
+                assert self.heard, "the Conductor says nothing"
+            message = self.heard.popleft()
+            if isinstance(message, ServerState):
+                self.supervisor.observe(message)
+                if until(message):
+                    return message
 
     def fail(self, party):
         self.mailbox.send(self.supervisor.addresses()[party], UNEXPECTED)
