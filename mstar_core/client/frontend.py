@@ -180,8 +180,7 @@ class Frontend:
             case ServerState():
                 self._heard_of_conductor(message)
             case PeerLost():
-                self._mailbox.disconnect(message.address)
-                self._questions.forget(message.address)
+                self._forget_worker(message.address)
             case _:
                 raise AssertionError(f"a frontend gets no {type(message).__name__}")
 
@@ -224,7 +223,7 @@ class Frontend:
             array = self._exchange.take(output.tensor)
         except KeyError:
             self._cancel(request.number)
-            self._end(request, Unavailable("an output was lost: the worker that made it has ended"))
+            self._end(request, _lost_output())
             return
         if not request.received:
             self._counts.first_output(request.model, request.age)
@@ -237,8 +236,12 @@ class Frontend:
 
     def _read(self, number: int, worker: Address, outputs: int) -> None:
         """Called by whoever reads the ticket, in any thread."""
+        self._orders.put(partial(self._tell_worker, number, worker, outputs))
+
+    def _tell_worker(self, number: int, worker: Address, outputs: int) -> None:
+        """A worker that is gone has no open request: nothing is sent there, which would connect to it again."""
         if number in self._open:
-            self._orders.put(partial(self._mailbox.send, worker, Read(self.address, number, outputs)))
+            self._mailbox.send(worker, Read(self.address, number, outputs))
 
     def _ended(self, ended: Ended) -> None:
         request = self._open.get(ended.ticket)
@@ -290,6 +293,14 @@ class Frontend:
                 self._dead = None
         self._on_state(state)
 
+    def _forget_worker(self, worker: Address) -> None:
+        """A worker is gone. Its failed requests have ended; complete ones wait for outputs that may never come."""
+        self._mailbox.disconnect(worker)
+        self._questions.forget(worker)
+        self._exchange.forget(worker)
+        for request in [each for each in self._open.values() if each.ended]:
+            self._end(request, _lost_output())
+
     def _forget_conductor(self) -> None:
         """Drop what the lost Conductor was not told yet, and what it would have released."""
         self._mailbox.disconnect(self._conductor)
@@ -301,6 +312,10 @@ class Frontend:
         self._orders.close()
         for number in list(self._held):
             self._drop(number)
+
+
+def _lost_output() -> Unavailable:
+    return Unavailable("an output was lost: the worker that made it has ended", retry_after=1.0)
 
 
 def _check(model: str, prepared: Prepared, timeout: float | None) -> None:

@@ -57,8 +57,8 @@ class Conductor:
     """Owns the request table, the state machines and admission.
 
     `frontends` are told when the server's state changes. `workers` are live already: they served a Conductor before
-    this one, and are told to forget what they hold. Keys of requests start at `first_key`, beyond those of earlier
-    Conductors.
+    this one, and are told to forget what they hold. Those at `lost` have ended, which everybody is told. Keys of
+    requests start at `first_key`, beyond those of earlier Conductors.
     """
 
     def __init__(
@@ -68,12 +68,14 @@ class Conductor:
         frontends: tuple[Address, ...],
         *,
         workers: Mapping[str, Address] | None = None,
+        lost: tuple[Address, ...] = (),
         first_key: int = 1,
     ) -> None:
         self._mailbox = mailbox
         self._models = models
         self._frontends = frontends
-        self._predecessors = workers or {}
+        self._predecessors = dict(workers or {})
+        self._lost = lost
         self._workers = Workers.of(name for model in models.values() for name in model.layout.workers())
         self._deadlines = Deadlines()
         self._by_id: dict[str, Request] = {}
@@ -86,6 +88,7 @@ class Conductor:
     def run(self) -> None:
         """Serve until `Stop` arrives, then stop the workers. One that fails leaves them to its successor."""
         try:
+            self._tell_of_lost(self._frontends)
             for address in self._predecessors.values():
                 self._mailbox.send(address, Register(self._mailbox.address, self._first_key))
             while not self._stopping:
@@ -276,9 +279,17 @@ class Conductor:
         if known is not None and known.up:
             self._lose(ready.worker, "it was started anew")
         self._workers.ready(ready)
+        self._predecessors.pop(ready.worker, None)
+        self._tell_of_lost((ready.address,))
         self._announce()
         for model in self._models.values():
             self._admit(model)
+
+    def _tell_of_lost(self, parties: tuple[Address, ...]) -> None:
+        """Say which workers have ended before this Conductor's time."""
+        for party in parties:
+            for address in self._lost:
+                self._mailbox.send(party, PeerLost(address))
 
     def _worker_failed(self, failed: WorkerFailed) -> None:
         self._lose(failed.worker, f"restarting: it {failed.reason}" if failed.restarting else failed.reason)
@@ -289,7 +300,7 @@ class Conductor:
     def _lose(self, name: str, reason: str) -> None:
         """A worker is gone: its requests end now; nothing is left there to free."""
         worker = self._workers.by_name[name]
-        address, worker.state = worker.address, reason
+        address, worker.state = worker.address or self._predecessors.pop(name, None), reason
         self._judge_models()
         error = Unavailable(f"worker {name!r} failed: {reason}", retry_after=RETRY_S)
         for request in list(self._by_key.values()):

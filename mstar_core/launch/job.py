@@ -31,10 +31,12 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConductorJob(msgspec.Struct, frozen=True, kw_only=True, tag="conductor"):
-    """Be the Conductor, for workers of other hosts at `far` (if not ""). `workers` served the one before."""
+    """Be the Conductor, for workers of other hosts at `far` (if not ""). `workers` served the one before; those that
+    were at `lost` have ended, and the one before may not have told the others."""
 
     frontends: tuple[Address, ...]
     workers: dict[str, Address] = {}
+    lost: tuple[Address, ...] = ()
     far: str = ""
     incarnation: int = 0
 

@@ -41,6 +41,7 @@ def run_conductor(job: ConductorJob, mailbox: Mailbox, specs: Sequence[ModelSpec
             served_models(specs, placement),
             job.frontends,
             workers=job.workers,
+            lost=job.lost,
             first_key=job.incarnation << _INCARNATION_BITS | 1,
         ).run()
 

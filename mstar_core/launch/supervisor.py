@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ CONDUCTOR = "conductor"
 
 _KILL_S = 5.0
 """How long the system may take to end a process that was killed: it may have much memory to give back."""
+
+_REMEMBERED = 64
+"""Of how many ended workers a new Conductor tells the others, who may not have heard of the last few."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +94,7 @@ class Supervisor:
         self._started: Future[None] = Future()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._closing = False
+        self._lost: deque[Address] = deque(maxlen=_REMEMBERED)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> Address:
@@ -113,8 +118,8 @@ class Supervisor:
         self._events.put(lambda: self._give_up(reason))
 
     def addresses(self) -> dict[str, Address | None]:
-        """Where the Conductor and the workers are, by name; None for one that is down."""
-        return {charge.name: charge.address for charge in self._charges}
+        """Where the Conductor and the workers are, by name; None for one that does not answer yet, or not any more."""
+        return {each.name: None if each.ready_since is None else each.address for each in self._charges}
 
     def restarts(self) -> dict[str, int]:
         """How often each party was started again."""
@@ -193,7 +198,8 @@ class Supervisor:
             return WorkerJob(name=charge.name, conductor=home, frontends=frontends, trace=self._trace)
         far = self._home.result().far if self._home.done() else self._plan.far
         known = {worker.name: worker.address for worker in self._workers.values() if worker.address is not None}
-        return ConductorJob(frontends=frontends, workers=known, far=far, incarnation=charge.starts - 1)
+        lost = tuple(self._lost)
+        return ConductorJob(frontends=frontends, workers=known, lost=lost, far=far, incarnation=charge.starts - 1)
 
     def _bound(self, charge: _Charge, start: int, address: Address) -> None:
         if charge.starts != start:
@@ -224,6 +230,8 @@ class Supervisor:
             return
         reason = charge.verdict or reason
         healthy = 0.0 if charge.ready_since is None else time.monotonic() - charge.ready_since
+        if charge is not self._conductor and charge.address is not None:
+            self._lost.append(charge.address)
         charge.party, charge.address, charge.due = None, None, None
         self._give_up(f"{charge.title} {reason}")
         if self._closing or not self._has_started:

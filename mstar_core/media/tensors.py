@@ -74,7 +74,8 @@ def read_tensor(data: bytes, key: str | None, name: str) -> NDArray[Any]:
     stored = _stored(data)
     chosen = key if key is not None else name if name in stored or len(stored) != 1 else next(iter(stored))
     if chosen not in stored:
-        raise UnreadableTensors(f"no tensor {chosen!r}{nearest(chosen, stored)}; there are: {', '.join(stored)}")
+        names = ", ".join(sorted(stored))
+        raise UnreadableTensors(f"no tensor {chosen!r}{nearest(chosen, stored)}; there are: {names}")
     found = stored[chosen]
     if found["dtype"] not in _SAFETENSORS:
         raise UnreadableTensors(f"tensor {chosen!r} is {found['dtype']}; taken are {', '.join(_SAFETENSORS)}")

@@ -351,3 +351,12 @@ def test_a_closed_frontend_answers_questions_at_once(make_stage):
     with pytest.raises(Unavailable):
         list(ticket)
     assert stage.frontend.ask_metrics({"w": stage.worker.address}, PATIENCE_S) == {}
+
+
+def test_a_request_whose_outputs_were_lost_with_their_worker_ends(stage):
+    """The Conductor has said that it is complete, and will say nothing more of it."""
+    ticket, submitted = stage.submit()
+    stage.end(submitted.ticket, emitted=1)
+    stage.conductor.tell(stage.address, PeerLost(stage.worker.address))
+    with pytest.raises(Unavailable, match="lost"):
+        list(ticket)

@@ -17,6 +17,7 @@ from mstar_core.spec.model import ModelSpec
 from mstar_core.spec.placement import Placement
 from mstar_core.wire.mailbox import Mailbox
 from mstar_core.wire.messages import (
+    Address,
     Beat,
     Cancel,
     Close,
@@ -72,14 +73,18 @@ PARTITIONS = ("walk", "other")
 NODES = tuple(Node(name=name, engine="stateless", inputs=(), outputs=(), factory="none") for name in PARTITIONS)
 
 
+def model_of(machine):
+    walks = tuple(Walk(name=name, partition=name, body=Run(name)) for name in PARTITIONS)
+    card = SimpleNamespace(name="model")
+    return ModelSpec(card=card, config=None, nodes=NODES, walks=walks, edges=(), inputs=(), machine=machine)
+
+
 class Stage:
     """The Conductor, and the mailboxes of the parties that the test plays: a frontend, and a worker by each name that
     the placement has."""
 
     def __init__(self, context, machine, placement=None, **limits):
-        walks = tuple(Walk(name=name, partition=name, body=Run(name)) for name in PARTITIONS)
-        card = SimpleNamespace(name="model")
-        spec = ModelSpec(card=card, config=None, nodes=NODES, walks=walks, edges=(), inputs=(), machine=machine)
+        spec = model_of(machine)
         fields = {"models": {"model": {"running": 2, "waiting": 2, **limits}}, **(placement or {})}
         placed = Placement.model_validate(fields)
         self.frontend = Mailbox(context, "inproc://frontend")
@@ -473,15 +478,45 @@ def test_a_silent_worker_is_given_up_and_begins_anew_when_it_speaks(stage, monke
     assert stage.heard().ready
 
 
-def test_a_conductor_started_anew_asks_live_workers_to_forget(stage):
-    first = stage()
-    conductor, worker = (Mailbox(first.context, f"inproc://{name}") for name in ("second", "live"))
-    anew = Conductor(conductor, {}, (), workers={"live": worker.address}, first_key=2**40)
-    thread = threading.Thread(target=anew.run)
-    thread.start()
-    assert worker.receive(PATIENCE_S) == [Register(conductor.address, 2**40)]
-    waker = conductor.waker()
-    waker.send(Stop())
-    thread.join()
-    waker.close()
-    worker.close()
+@pytest.fixture
+def successor(stage):
+    """Starts a second Conductor, after one that a worker `main` and a frontend have known; what they hear."""
+    first, started = stage(), []
+
+    def start(**options):
+        conductor, worker = (Mailbox(first.context, f"inproc://{name}") for name in ("second", "live"))
+        models = served_models([model_of(Machine())], Placement())
+        workers = {"main": worker.address}
+        anew = Conductor(conductor, models, (first.frontend.address,), workers=workers, first_key=2**40, **options)
+        first.workers["main"].close()
+        first.workers["main"] = worker
+        started.append((conductor.waker(), threading.Thread(target=anew.run)))
+        started[-1][1].start()
+        assert first.ordered(1, "main") == [Register(conductor.address, 2**40)]
+        return first, started[-1][0]
+
+    yield start
+    for waker, thread in started:
+        waker.send(Stop())
+        thread.join(PATIENCE_S)
+        waker.close()
+
+
+def test_a_conductor_started_anew_asks_live_workers_to_forget(successor):
+    stage, second = successor()
+    second.send(stage.ready())
+    assert stage.heard().ready
+
+
+def test_a_conductor_started_anew_tells_everybody_of_workers_that_are_lost(successor):
+    lost = PeerLost(Address("here", "inproc://lost"))
+    stage, second = successor(lost=(lost.address,))
+    assert stage.frontend.receive(PATIENCE_S) == [lost]
+    second.send(stage.ready())
+    assert stage.ordered(1, "main") == [lost]
+
+
+def test_a_worker_that_ends_before_it_has_answered_a_new_conductor_is_lost(successor):
+    stage, second = successor()
+    second.send(WorkerFailed("main", "killed", restarting=True))
+    assert stage.frontend.receive(PATIENCE_S)[0] == PeerLost(stage.workers["main"].address)

@@ -13,7 +13,7 @@ from mstar_core.spec.placement import Placement
 from mstar_core.testing import scripted
 from mstar_core.testing.plugins import registry_with
 from mstar_core.wire.mailbox import Mailbox
-from mstar_core.wire.messages import Ended, ServerState
+from mstar_core.wire.messages import Ended, PeerLost, ServerState
 
 PATIENCE_S = 20.0
 
@@ -40,6 +40,7 @@ class Server:
         plan = thread_plan(registry, models, Placement.model_validate(TWO_WORKERS), self.context)
         self.mailbox = Mailbox(self.context, plan.conductor.near("frontend"))
         self.heard = deque()
+        self.told = []
         self.lost = []
         self.supervisor = Supervisor(self.context, plan, (self.mailbox.address,), self.lost.append, **options)
 
@@ -50,6 +51,7 @@ class Server:
                 self.heard.extend(self.mailbox.receive(PATIENCE_S))
                 assert self.heard, "the Conductor says nothing"
             message = self.heard.popleft()
+            self.told.append(message)
             if isinstance(message, ServerState):
                 self.supervisor.observe(message)
                 if until(message):
@@ -110,6 +112,26 @@ def test_a_conductor_that_fails_is_told_and_started_anew_at_its_address(server):
     assert server.lost == ["failed: AssertionError: the Conductor gets no Ended"]
     assert server.supervisor.addresses()["conductor"] == before
     assert server.supervisor.restarts()["conductor"] == 1
+
+
+def test_a_new_conductor_tells_of_workers_that_ended_before_its_time(server):
+    """The one before may have ended with them, or before it could tell."""
+    addresses = server.supervisor.addresses()
+    server.fail("speaking")
+    server.state(lambda state: not state.ready)
+    server.state(whole)
+    server.fail("conductor")
+    server.mailbox.disconnect(addresses["conductor"])
+    server.state(lambda state: not state.ready)
+    assert server.told.count(PeerLost(addresses["speaking"])) == 2
+    server.state(whole)
+
+
+def test_a_worker_that_loads_is_not_asked(start):
+    server = start()
+    server.supervisor.start()
+    assert server.supervisor.addresses().keys() == {"conductor", "writing", "speaking"}
+    assert [name for name, address in server.supervisor.addresses().items() if address] == ["conductor"]
 
 
 def test_a_worker_that_does_not_become_ready_in_time_ends_the_start(start):

@@ -62,7 +62,7 @@ def shown(value):
     """A value in words, the same for what means the same."""
     match value:
         case torch.Tensor():
-            return f"{value.dtype} {list(value.shape)} {value.flatten()[:9].tolist()} {value.sum().item()}"
+            return f"{value.dtype} {list(value.shape)} {value.flatten()[:9].tolist()} {value.double().sum().item()}"
         case list() | tuple():
             return [shown(each) for each in value]
         case np.generic():
