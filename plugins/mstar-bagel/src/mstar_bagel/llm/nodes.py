@@ -88,7 +88,7 @@ class LanguageModel(KVNode):
     def forward(self, step: Step) -> Mapping[str, torch.Tensor | list[torch.Tensor]]:
         """The next id of each text, the velocities of each picture; nothing where something is only read."""
         if step.plan.last is None:  # one token a call: a text is being decoded
-            hidden = self.model(self.model.embed(step.tokens("ids")), step)
+            hidden = self.model(self.model.embed(step.tokens("ids", per="segment")), step)
             return {"token": step.sample(self.model.logits(hidden), "text")}
         match step.calls[0].walk:
             case "image_gen" | "prefill_vae":
