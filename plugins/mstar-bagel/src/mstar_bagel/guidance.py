@@ -38,7 +38,7 @@ def guide(main: torch.Tensor, text: torch.Tensor, image: torch.Tensor, params: M
     towards_text = text + params["text_scale"] * (main - text)
     if params["renorm"] == "text_channel":
         towards_text = _renormalised(towards_text, main, least, dim=-1)
-    full = image + image_scale * (towards_text - image) if image_scale > 1 else towards_text
+    full: torch.Tensor = image + image_scale * (towards_text - image) if image_scale > 1 else towards_text
     match params["renorm"]:
         case "global":
             return _renormalised(full, main, least, dim=None)
@@ -50,4 +50,5 @@ def guide(main: torch.Tensor, text: torch.Tensor, image: torch.Tensor, params: M
 def _renormalised(velocity: torch.Tensor, like: torch.Tensor, least: float, dim: int | None) -> torch.Tensor:
     """Scaled down to the norm of `like`, over everything or token by token, but to no less than a share `least`."""
     wanted, found = (torch.linalg.vector_norm(each, dim=dim, keepdim=True) for each in (like, velocity))
-    return velocity * (wanted / (found + _TINY)).clamp(least, 1.0)
+    scaled: torch.Tensor = velocity * (wanted / (found + _TINY)).clamp(least, 1.0)
+    return scaled

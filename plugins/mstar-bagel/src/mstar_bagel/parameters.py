@@ -70,16 +70,9 @@ def _text(config: BagelConfig) -> tuple[Parameter, ...]:
 
 
 def _picture(config: BagelConfig) -> tuple[Parameter, ...]:
-    side = config.pixels_per_token
-    size = {
-        "kind": "int",
-        "minimum": max(config.transforms.vae.shortest // 2, side),
-        "maximum": config.longest_side,
-    }
-    default = f"in pixels, a multiple of {side}; left out: the last given picture's, or {config.longest_side}."
     return (
-        Parameter(name="width", doc=f"Width of the picture {default}", **size),
-        Parameter(name="height", doc=f"Height of the picture {default}", **size),
+        _side("width", config),
+        _side("height", config),
         Parameter(
             name="steps",
             kind="int",
@@ -106,27 +99,19 @@ def _picture(config: BagelConfig) -> tuple[Parameter, ...]:
 
 
 def _guidance() -> tuple[Parameter, ...]:
-    scale = {"kind": "float", "minimum": 0, "maximum": _MOST_SCALE}
-    share = {"kind": "float", "minimum": 0, "maximum": 1}
     return (
-        Parameter(
-            name="text_scale",
-            default=4.0,
-            doc="How much more the picture follows the last text; with 1 or less nothing is guided.",
-            **scale,
+        _scale("text_scale", 4.0, "How much more the picture follows the last text; with 1 or less nothing is guided."),
+        _scale(
+            "img_scale",
+            None,
+            "How much more it follows the given pictures; 1 or less: not at all. Left out: 2 with pictures, else 1.",
         ),
-        Parameter(
-            name="img_scale",
-            doc="How much more it follows the given pictures; with 1 or less not at all. Left out: 2 with pictures, "
-            "else 1.",
-            **scale,
+        _share(
+            "interval_start",
+            None,
+            "Steps at later times than this, of 1 (noise) to 0, are guided. Left out: 0 with pictures, else 0.4.",
         ),
-        Parameter(
-            name="interval_start",
-            doc="Steps at later times than this, of 1 (noise) to 0, are guided. Left out: 0 with pictures, else 0.4.",
-            **share,
-        ),
-        Parameter(name="interval_end", default=1.0, doc="Steps at times up to this are guided.", **share),
+        _share("interval_end", 1.0, "Steps at times up to this are guided."),
         Parameter(
             name="renorm",
             kind="str",
@@ -134,10 +119,24 @@ def _guidance() -> tuple[Parameter, ...]:
             doc="How guidance is kept from growing the velocity: as a whole, by token, or by token before the pictures "
             "come in. Left out: text_channel with pictures, else global.",
         ),
-        Parameter(
-            name="renorm_min",
-            default=0.0,
-            doc="The most that it is shrunk by: 1 leaves it as it is.",
-            **share,
-        ),
+        _share("renorm_min", 0.0, "The most that it is shrunk to; 1 leaves it as it is."),
     )
+
+
+def _side(name: str, config: BagelConfig) -> Parameter:
+    multiple, longest = config.pixels_per_token, config.longest_side
+    return Parameter(
+        name=name,
+        kind="int",
+        minimum=max(config.transforms.vae.shortest // 2, multiple),
+        maximum=longest,
+        doc=f"Pixels of the picture, a multiple of {multiple}. Left out: as the last given picture, or {longest}.",
+    )
+
+
+def _scale(name: str, default: float | None, doc: str) -> Parameter:
+    return Parameter(name=name, kind="float", default=default, minimum=0, maximum=_MOST_SCALE, doc=doc)
+
+
+def _share(name: str, default: float | None, doc: str) -> Parameter:
+    return Parameter(name=name, kind="float", default=default, minimum=0, maximum=1, doc=doc)

@@ -98,8 +98,8 @@ class Backbone(nn.Module):
 
     def enclose(self, rows: torch.Tensor, markers: Sequence[int]) -> torch.Tensor:
         """A picture's rows `[tokens, hidden]` between the rows of its two markers, `[tokens + 2, hidden]`."""
-        first, last = self.embed(torch.tensor(markers, device=rows.device)).split(1)
-        return torch.cat([first, rows.to(first.dtype), last])
+        ends = self.embed(torch.tensor(markers, device=rows.device))  # [2, hidden]
+        return torch.cat([ends[:1], rows.to(ends.dtype), ends[1:]])
 
     def forward(self, x: torch.Tensor, step: Step, markers: Markers = None) -> torch.Tensor:
         """Hidden states after the final norm, `[tokens, hidden]`, for a step's rows `[tokens, hidden]`."""

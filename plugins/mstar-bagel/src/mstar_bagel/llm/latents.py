@@ -36,7 +36,8 @@ class LatentLayers(nn.Module):
         one picture at `time`, float32 []; the embedding of 0, a picture without noise, is added, too."""
         dtype, device = self.positions.dtype, self.positions.device
         # [tokens, hidden]
-        return self.token(tokens.to(device, dtype)) + self.times(time.reshape(1).to(device)) + self.places(grid)
+        rows: torch.Tensor = self.token(tokens.to(device, dtype)) + self.times(time.reshape(1).to(device))
+        return rows + self.places(grid)
 
     def times(self, times: torch.Tensor) -> torch.Tensor:
         """Embeddings `[times, hidden]` of float32 `[times]` in 0 to 1."""
