@@ -29,11 +29,6 @@ SPECIAL = {
 }
 
 
-def words(ids: Sequence[int]) -> str:
-    """The text whose ids these are: a number is a word."""
-    return " ".join(map(str, ids))
-
-
 @pytest.fixture(scope="session")
 def checkpoint_of(tmp_path_factory) -> Callable[[Path], Path]:
     """A recorded set as a checkpoint: its files, and the tokenizer that stands behind the recorded ids."""
@@ -192,8 +187,7 @@ class Answer:
     usage: dict[str, int]
 
 
-def answer_of(ticket) -> Answer:
-    """All of a ticket."""
+def _answer_of(ticket) -> Answer:
     pieces: list[Any] = list(ticket)
     return Answer(
         "".join(piece.text for piece in pieces if isinstance(piece, Text)),
@@ -205,11 +199,17 @@ def answer_of(ticket) -> Answer:
 
 
 @pytest.fixture(scope="session")
+def answer_of() -> Callable[[Any], Answer]:
+    """All of a ticket."""
+    return _answer_of
+
+
+@pytest.fixture(scope="session")
 def ask() -> Callable[..., Answer]:
     """One request: content and parameters in, what came out."""
 
     def asking(service: Service, content: Sequence[Content | str], made: str = "image", **params: Any) -> Answer:
         pieces = [Text(piece) if isinstance(piece, str) else piece for piece in content]
-        return answer_of(service.submit("bagel", pieces, params, outputs=frozenset(made.split())))
+        return _answer_of(service.submit("bagel", pieces, params, outputs=frozenset(made.split())))
 
     return asking
