@@ -252,6 +252,7 @@ class Frontend:
     def _maybe_complete(self, request: OpenRequest) -> None:
         ended = request.ended
         if ended is not None and request.complete:
+            request.ticket.tokens = ended.tokens
             self._end(request, ended.error.rebuild() if ended.error else ended)
 
     def _end(self, request: OpenRequest, end: Ended | RequestError) -> None:

@@ -29,7 +29,10 @@ class TensorParallel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """What a node's factory is called with, once, inside the worker that runs the node."""
+    """What a node's factory is called with, once, inside the worker that runs the node.
+
+    `placed` are the model's nodes that run anywhere: all but the optional ones that have no place.
+    """
 
     node: Node
     config: Any
@@ -37,6 +40,7 @@ class NodeContext:
     device: torch.device
     dtype: torch.dtype
     parallel: TensorParallel = field(default_factory=TensorParallel)
+    placed: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ from mstar_core.engines.step import Mark, StepPlan
 
 
 class KVBatch(Batch):
-    """The calls of one step: entries that run, in the order of their rows, then entries that already failed.
+    """The calls of one step: entries that run, in the order of their rows, then those that failed or do nothing.
 
     `work` is what the device does to pages and histories before the step; `host` holds the outputs that the node's
     `finish` wants to see.
@@ -22,11 +22,11 @@ class KVBatch(Batch):
 
     __slots__ = ("entries", "host", "marks", "padding", "plan", "ran", "work")
 
-    def __init__(self, walk: str, running: Sequence[Entry], failed: Sequence[Entry]) -> None:
-        self.entries = [*running, *failed]
+    def __init__(self, walk: str, running: Sequence[Entry], settled: Sequence[Entry]) -> None:
+        self.entries = [*running, *settled]
         super().__init__(walk, [entry.call for entry in self.entries])
         self.ran = len(running)
-        self.partial = bool(failed) or not all(entry.final for entry in running)
+        self.partial = bool(settled) or not all(entry.final for entry in running)
         self.work: list[Work] = []
         self.plan: StepPlan | None = None
         self.padding = 0

@@ -98,7 +98,7 @@ class KVCacheEngine(Engine):
     def collect(self, walk: str, calls: Sequence[Call], limits: BatchLimits) -> Batch | None:
         """Calls from the front whose tokens fit `limits` and whose pages could be reserved; a long prefill in parts."""
         running: list[Entry] = []
-        failed: list[Entry] = []
+        settled: list[Entry] = []  # nothing of them runs
         budget = limits.tokens
         for call in calls:
             if budget <= 0 or len(running) == limits.requests:
@@ -110,16 +110,16 @@ class KVCacheEngine(Engine):
             try:
                 entry = self._entry(call, resident, budget, first=not running)
             except Exception as error:
-                failed.append(Entry(call, resident, error=error))
+                settled.append(Entry(call, resident, error=error))
                 continue
             if entry is not None:
                 budget -= entry.tokens
-                running.append(entry)
-        if not running and not failed and calls:
+                (running if entry.parts else settled).append(entry)
+        if not running and not settled and calls:
             oldest = min(calls, key=lambda call: self.residents.by_key[call.request.key].order)
             entry = self._entry(oldest, self.residents.by_key[oldest.request.key], budget, first=True, stuck=True)
             running += [entry] if entry else []
-        return self._batch(walk, running, failed) if running or failed else None
+        return self._batch(walk, running, settled) if running or settled else None
 
     def run(self, batch: Batch) -> None:
         """Do the queued page work, then the step; copy `host_outputs` to the host."""
@@ -195,6 +195,8 @@ class KVCacheEngine(Engine):
 
     def _entry(self, call: Call, resident: Resident, budget: int, *, first: bool, stuck: bool = False) -> Entry | None:
         segments = _segments(self.node.segments(call))
+        if not segments:
+            return Entry(call, resident)
         parts = cut(segments, call.progress, budget, alone=first)
         if not parts:
             return None
@@ -217,8 +219,8 @@ class KVCacheEngine(Engine):
             pieces_before=len(resident.pieces.get(call, ())),
         )
 
-    def _batch(self, walk: str, running: Sequence[Entry], failed: Sequence[Entry]) -> KVBatch:
-        batch = KVBatch(walk, running, failed)
+    def _batch(self, walk: str, running: Sequence[Entry], settled: Sequence[Entry]) -> KVBatch:
+        batch = KVBatch(walk, running, settled)
         for entry in running:
             self.residents.took_off(entry)
         if running:
@@ -233,7 +235,8 @@ class KVCacheEngine(Engine):
     def _outcome(self, batch: KVBatch, index: int, entry: Entry) -> Outputs:
         if entry.dropped or entry.error is not None:
             return None if entry.dropped else entry.error
-        assert entry.reservation is not None
+        if entry.reservation is None:
+            return {}
         entry.reservation.settle()
         self.residents.landed(entry)
         entry.call.tokens += sum(part.tokens for part in entry.parts if part.segment.commit)
@@ -252,6 +255,6 @@ class KVCacheEngine(Engine):
 
 def _segments(given: Segment | Sequence[Segment]) -> Sequence[Segment]:
     segments = (given,) if isinstance(given, Segment) else tuple(given)
-    if not any(segment.tokens for segment in segments):
-        raise ValueError("the call's segments hold no tokens; a run of a KV node needs at least one")
+    if segments and not any(segment.tokens for segment in segments):
+        raise ValueError("the call's segments hold no tokens; give at least one, or no segments to do nothing")
     return segments

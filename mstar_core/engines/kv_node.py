@@ -64,7 +64,9 @@ class KVNode(NodeObject, ABC):
     @abstractmethod
     def segments(self, call: Call) -> Segment | Sequence[Segment]:
         """What the call does to its sequences. Called once per call, maybe before the previous step has run: it must
-        not read a `Row`'s value or what `finish` has yet to learn."""
+        not read a `Row`'s value or what `finish` has yet to learn.
+
+        No segments: the call does nothing and has no outputs."""
 
     def phases(self, call: Call) -> Mapping[str, int]:
         """The row of the mask table that each sampler uses in this call; those left out allow every token."""

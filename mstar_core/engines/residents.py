@@ -187,7 +187,7 @@ class Residents:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A call in a batch: what it runs in this step, or why it cannot run at all."""
+    """A call in a batch: what it runs in this step, or why it cannot run at all. Without either it does nothing."""
 
     call: Call
     resident: Resident

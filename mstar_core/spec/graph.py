@@ -41,13 +41,18 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One model component, run by one engine. `factory` is used only inside the worker that runs the node."""
+    """One model component, run by one engine. `factory` is used only inside the worker that runs the node.
+
+    An `optional` node runs only where a placement names it, say to do a part of another node's work on a worker of its
+    own. Elsewhere its runs are left out of the walks, and what they would write is missing: its outputs are sparse.
+    """
 
     name: str
     engine: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     factory: str | Callable[..., Any]
+    optional: bool = False
     where: str = field(default_factory=call_site, compare=False, repr=False)
 
     def input(self, name: str) -> Port | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from mstar_core.spec.graph import DynamicLoop, Element, Emit, Loop, Parallel, Run, Sequential
 from mstar_core.spec.model import ModelSpec
+from mstar_core.spec.placed import as_placed
 from mstar_core.spec.placement import NodeGroup, Placement
 
 _LOOP_WEIGHT = 100
@@ -36,8 +37,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One model's groups, the group of each (node, walk) that is run, and the home group of each partition."""
+    """One model as it is placed: its specification without the optional nodes that have no place, its groups, the group
+    of each (node, walk) that is run, and the home group of each partition."""
 
+    spec: ModelSpec
     groups: tuple[Group, ...]
     group_of: Mapping[tuple[str, str], int]
     home_of: Mapping[str, int]
@@ -58,6 +61,7 @@ class Layout:
 
 def layout_of(spec: ModelSpec, placement: Placement) -> Layout:
     """Apply a checked placement to a model."""
+    spec = as_placed(spec, placement)
     first = next(iter(placement.workers))
     groups = [
         Group(group.nodes, group.walks, group.workers or (first,), group)
@@ -76,7 +80,7 @@ def layout_of(spec: ModelSpec, placement: Placement) -> Layout:
         for run, _ in _weighted(walk.body, 1)
     }
     homes = {partition: _home(spec, partition, group_of, groups) for partition in spec.partitions}
-    return Layout(tuple(groups), group_of, homes)
+    return Layout(spec, tuple(groups), group_of, homes)
 
 
 def _group_of(node: str, walk: str, groups: list[Group]) -> int:

@@ -178,7 +178,8 @@ def _amount(number: Count) -> str:
 def _node_line(node: Node, width: int) -> str:
     inputs = ", ".join(_port(port) for port in node.inputs)
     outputs = ", ".join(_port(port) for port in node.outputs)
-    return f"{node.name:<{width}}  {node.engine}  {inputs or 'nothing'} -> {outputs or 'nothing'}"
+    kind = f"{node.engine}, optional" if node.optional else node.engine
+    return f"{node.name:<{width}}  {kind}  {inputs or 'nothing'} -> {outputs or 'nothing'}"
 
 
 def _port(port: Port) -> str:

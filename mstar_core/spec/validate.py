@@ -80,9 +80,20 @@ def _check_nodes(spec: ModelSpec, engines: frozenset[str]) -> Iterator[str]:
             yield f"{place}: no engine {node.engine!r}{nearest(node.engine, engines)}; there are {known}"
         if isinstance(node.factory, str) and node.factory.count(":") != 1:
             yield f"{place}: factory {node.factory!r} is not of the form 'package.module:attribute'"
+        if node.optional:
+            yield from _check_optional(place, node, spec)
         for side, ports in (("input", node.inputs), ("output", node.outputs)):
             for problem in _repeated(f"{side} port", (port.name for port in ports)):
                 yield f"{place}: {problem}"
+
+
+def _check_optional(place: str, node: Node, spec: ModelSpec) -> Iterator[str]:
+    """Every walk has to work without the node."""
+    for port in node.outputs:
+        if not port.sparse:
+            yield f"{place}: output {port.name!r} must be sparse, since the node is optional"
+    if any(node.name in (edge.source_node, edge.target_node) for edge in spec.edges):
+        yield f"{place}: the end of a stream cannot be optional"
 
 
 def _check_edges(spec: ModelSpec) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -88,6 +88,7 @@ def load_model(source: ModelSource, placement: Placement, worker: str, device: t
     """Resolve the factory of every node that is placed on this worker, load its weights, and put it on its engine."""
     layout = layout_of(source.spec, placement)
     groups = layout.nodes_on(worker)
+    source = replace(source, spec=layout.spec)
     engines = {
         node.name: _load_node(node, source, placement, groups[node.name], device)
         for node in source.spec.nodes
@@ -103,7 +104,12 @@ def load_model(source: ModelSource, placement: Placement, worker: str, device: t
 def _load_node(node: Node, source: ModelSource, placement: Placement, group: NodeGroup, device: torch.device) -> Engine:
     dtype = getattr(torch, source.spec.config.dtype if group.dtype == "auto" else group.dtype)
     context = NodeContext(
-        node=node, config=source.spec.config.values, checkpoint=source.checkpoint, device=device, dtype=dtype
+        node=node,
+        config=source.spec.config.values,
+        checkpoint=source.checkpoint,
+        device=device,
+        dtype=dtype,
+        placed=frozenset(each.name for each in source.spec.nodes),
     )
     settings = EngineSettings(
         requests=placement.model(source.spec.card.name).running,

@@ -13,6 +13,7 @@ from mstar_core.spec.graph import FLAG, Node, Port
 
 VOCAB, WIDTH, HEADS = 50, 32, 2
 PAGE = 4
+IDLE = "idle"
 
 
 class OneLayer(KVNode):
@@ -35,6 +36,8 @@ class OneLayer(KVNode):
 
     def segments(self, call):
         how = call.inputs.get("how") or {}
+        if how == IDLE:
+            return ()
         return Segment(tokens=token_count(call.inputs["ids"]), **how)
 
     def forgets(self, call):
@@ -325,3 +328,14 @@ def test_a_cut_call_keeps_its_outputs_when_the_next_begins_before_it_is_finished
     assert engine.finish(ahead) == [None]
     (outputs,) = engine.finish(ran(calls[1]))
     assert outputs["states"].tensor().shape == (12, WIDTH)
+
+
+def test_a_call_without_segments_does_nothing_and_has_no_outputs():
+    driver = Driver(make_engine())
+    alone, beside = driver.open(), driver.open()
+    driver.run(driver.call(beside, [1, 2]))
+    nothing, after = driver.run(driver.call(alone, [1], IDLE), driver.call(beside, [3]))
+    assert nothing == {}
+    torch.testing.assert_close(logits(after), driver.engine.node.dense([1, 2, 3]))
+    assert driver.engine.store.held(alone.key) == 0
+    assert driver.run(driver.call(alone, [1], IDLE)) == [{}]

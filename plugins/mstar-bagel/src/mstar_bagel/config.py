@@ -175,6 +175,10 @@ class SpecialIds:
     start_of_image: int
     end_of_image: int
 
+    def ends(self, id: int) -> bool:
+        """Whether the model has said all with this id: what it says after another bos is no part of its text."""
+        return id in (self.bos, self.eos)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BagelConfig:
@@ -202,6 +206,10 @@ class BagelConfig:
     def latent_width(self) -> int:
         """Values of one latent token, in the order (row, column, channel)."""
         return self.latent_patch * self.latent_patch * self.vae.channels
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of the latent tokens of a picture, whose sides in pixels are multiples of a token's."""
+        return height // self.pixels_per_token, width // self.pixels_per_token
 
     @property
     def longest_side(self) -> int:
