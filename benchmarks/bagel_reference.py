@@ -1,9 +1,9 @@
 """BAGEL's loop as the reference computes it (ByteDance-Seed/Bagel at 056b5fd), in plain torch: what `bagel.py` measures
 M* beside.
 
-Every context is a dense cache of its own, and forks are copies. Each forward writes a layer's cached keys and values and
-its own into new buffers; branches of guidance run one after the other; rows go to their expert by index; embeddings of
-markers and positions are looked up at every step. The text of a text-to-image request is prefilled for two contexts.
+Every context is a dense cache of its own, and forks are copies. Each forward writes a layer's cached keys and values
+and its own into new buffers; branches of guidance run one after the other; rows go to their expert by index; embeddings
+of markers and positions are looked up at every step. The text of a text-to-image request is prefilled for two contexts.
 The ViT and the autoencoder, which are little of the time, are the plugin's modules, with plain weights.
 """
 
@@ -12,8 +12,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from mstar_bagel.vision.nodes import levels, normalised
 from mstar_bagel.vision.pictures import Picture, fit
 from mstar_bagel.vision.siglip import VisionTower
 from mstar_bagel.vision.vae import Decoder, Encoder
-from mstar_bagel.vision.weights import autoencoder_names, load_part, vit_names
+from mstar_bagel.vision.weights import Names, autoencoder_names, load_part, vit_names
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
@@ -34,6 +35,8 @@ from mstar_core.spec.graph import Node
 
 Rows: TypeAlias = "tuple[torch.Tensor, torch.Tensor] | None"
 """Indices of the rows of either expert; None where all are the first's."""
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 _TIME_WIDTH = 256
 _GEN = "_moe_gen"
@@ -139,7 +142,7 @@ class Reference:
         even = torch.linspace(1, 0, guidance.steps)
         times = guidance.timestep_shift * even / (1 + (guidance.timestep_shift - 1) * even)
         experts = _by_expert(len(x))
-        for time, after in zip(times, times[1:], strict=False):
+        for time, after in pairwise(times):
             framed = self._framed(self._latent_rows(x, time[None], rows))
             on = guidance.text_scale > 1 and bool(time > guidance.interval_start)
             branches = contexts[: 1 + on + (on and guidance.img_scale > 1)]
@@ -205,8 +208,9 @@ class Reference:
             context.keys[layer], context.values[layer] = k, v
         group = self.config.llm.heads // self.config.llm.kv_heads
         mask = torch.ones(len(x), len(k), dtype=torch.bool).tril(len(k) - len(x)) if causal else None
-        heads = (each.transpose(0, 1)[None] for each in (q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)))
-        out = F.scaled_dot_product_attention(*heads, attn_mask=mask)  # [1, heads, rows, head_dim]
+        q, k, v = (each.transpose(0, 1)[None] for each in (q, k, v))  # [1, heads, tokens, head_dim] each
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # [1, heads, rows, head_dim]
         return out[0].transpose(0, 1).flatten(1)
 
     def _rotary(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -219,7 +223,9 @@ class Reference:
         return F.linear(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
 
     def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.config.llm.eps) * self._weights[f"{name}.weight"]
+        return (
+            x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.config.llm.eps) * self._weights[f"{name}.weight"]
+        )
 
     def _mlp(self, name: str, x: torch.Tensor) -> torch.Tensor:
         gated = F.silu(self._linear(f"{name}.gate_proj", x)) * self._linear(f"{name}.up_proj", x)
@@ -269,12 +275,13 @@ def _guided(velocities: Sequence[torch.Tensor], guidance: Guidance) -> torch.Ten
 
 def _renormed(v: torch.Tensor, main: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
     scale = main.norm(dim=axes, keepdim=True) / (v.norm(dim=axes, keepdim=True) + 1e-8)
-    return v * scale.clamp(0, 1)
+    renormed: torch.Tensor = v * scale.clamp(0, 1)
+    return renormed
 
 
 def _plain(
-    directory: Path, config: BagelConfig, build: Callable[[], nn.Module], names: Callable[[nn.Module], dict]
-) -> nn.Module:
+    directory: Path, config: BagelConfig, build: Callable[[], _Module], names: Callable[[nn.Module], Names]
+) -> _Module:
     """A module with its weights as published."""
     context = NodeContext(
         node=Node(name="reference", engine="stateless", inputs=(), outputs=(), factory="reference:none"),

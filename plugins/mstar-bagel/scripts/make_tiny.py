@@ -24,6 +24,8 @@ TARGET = Path(__file__).parents[1] / "src/mstar_bagel/checkpoints/tiny"
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>")
 BYTES = 256
 TIME_WIDTH = 256
+EMBEDDED = 0.2
+"""Deviation of the embeddings: small beside what the layers add, so that a text does not only repeat its last letter."""
 LLM = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -134,7 +136,7 @@ def make_llm(llm: Config, writable: Sequence[int]) -> Tensors:
     head = torch.zeros(vocab, hidden)
     head[list(writable)] = torch.randn(len(writable), hidden) * 2 * hidden**-0.5
     tensors = {
-        "language_model.model.embed_tokens.weight": torch.randn(vocab, hidden),
+        "language_model.model.embed_tokens.weight": torch.randn(vocab, hidden) * EMBEDDED,
         "language_model.lm_head.weight": head,
     }
     for expert in ("", "_moe_gen"):
