@@ -81,14 +81,14 @@ class LatentEncoder(_LatentNode):
         )
 
     def compute(self, call: Call) -> Mapping[str, torch.Tensor]:
-        """`picture` uint8 `[height, width, 3]` to `tokens` float32 `[rows * columns, latent width]` and their `grid`
-        int64 `[2]`, rows and columns."""
+        """`picture` uint8 `[height, width, 3]` to `tokens` float32 `[rows * columns, latent width]`, and their `grid`,
+        int64 [2]: rows, columns."""
         picture = torch.as_tensor(call.inputs["picture"]).to(self.device)
         mean, log_variance = self.model(normalised(picture)[None].permute(0, 3, 1, 2))
         if call.request.params["sample_posterior"]:
             mean = mean + (0.5 * log_variance).exp() * self._noise(call, mean.shape)
-        grid = torch.tensor(mean.shape[2:]) // self.patch
-        return {"tokens": pack_latent(self.model.latent(mean), self.patch)[0], "grid": grid}
+        grid = [side // self.patch for side in mean.shape[2:]]
+        return {"tokens": pack_latent(self.model.latent(mean), self.patch)[0], "grid": torch.tensor(grid)}
 
     def _noise(self, call: Call, shape: torch.Size) -> torch.Tensor:
         given = call.inputs["posterior_noise"]
