@@ -9,7 +9,9 @@ in float32.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from mstar_bagel.config import BagelConfig
@@ -22,6 +24,8 @@ TARGET = Path(__file__).parents[1] / "src/mstar_bagel/checkpoints/tiny"
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>")
 BYTES = 256
 TIME_WIDTH = 256
+EMBEDDED = 0.2
+"""Deviation of the embeddings: small beside what the layers add, so that a text does not only repeat its last letter."""
 LLM = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -72,6 +76,7 @@ BAGEL = {
 }
 
 Tensors = dict[str, torch.Tensor]
+Config = Mapping[str, Any]
 
 
 def make_tokenizer() -> Tokenizer:
@@ -104,11 +109,11 @@ def sines(side: int, width: int) -> torch.Tensor:
     return torch.cat([turned for angle in angles for turned in (angle.sin(), angle.cos())], dim=1)
 
 
-def make_layer(name: str, expert: str) -> Tensors:
+def make_layer(llm: Config, name: str, expert: str) -> Tensors:
     """One layer of one expert; `expert` is the suffix of its names."""
-    hidden, mlp = LLM["hidden_size"], LLM["intermediate_size"]
-    head = hidden // LLM["num_attention_heads"]
-    kv = head * LLM["num_key_value_heads"]
+    hidden, mlp = llm["hidden_size"], llm["intermediate_size"]
+    head = hidden // llm["num_attention_heads"]
+    kv = head * llm["num_key_value_heads"]
     attention = f"{name}.self_attn"
     return {
         **norm(f"{name}.input_layernorm{expert}", hidden),
@@ -125,35 +130,35 @@ def make_layer(name: str, expert: str) -> Tensors:
     }
 
 
-def make_llm(writable: list[int]) -> Tensors:
+def make_llm(llm: Config, writable: Sequence[int]) -> Tensors:
     """The language model; ids that are not `writable` have a logit of zero, so that its text can be read."""
-    hidden, vocab = LLM["hidden_size"], LLM["vocab_size"]
+    hidden, vocab = llm["hidden_size"], llm["vocab_size"]
     head = torch.zeros(vocab, hidden)
-    head[writable] = torch.randn(len(writable), hidden) * 2 * hidden**-0.5
+    head[list(writable)] = torch.randn(len(writable), hidden) * 2 * hidden**-0.5
     tensors = {
-        "language_model.model.embed_tokens.weight": torch.randn(vocab, hidden),
+        "language_model.model.embed_tokens.weight": torch.randn(vocab, hidden) * EMBEDDED,
         "language_model.lm_head.weight": head,
     }
     for expert in ("", "_moe_gen"):
         tensors |= norm(f"language_model.model.norm{expert}", hidden)
-        for layer in range(LLM["num_hidden_layers"]):
-            tensors |= make_layer(f"language_model.model.layers.{layer}", expert)
+        for layer in range(llm["num_hidden_layers"]):
+            tensors |= make_layer(llm, f"language_model.model.layers.{layer}", expert)
     return tensors
 
 
-def make_vit() -> Tensors:
-    """The vision transformer, of one layer less than its file says, and the connector."""
-    hidden, mlp, side = VIT["hidden_size"], VIT["intermediate_size"], BAGEL["vit_max_num_patch_per_side"]
+def make_vit(vit: Config, side: int, width: int) -> Tensors:
+    """The vision transformer, of one layer less than its file says, and the connector to the language model's width."""
+    hidden, mlp = vit["hidden_size"], vit["intermediate_size"]
     root = "vit_model.vision_model"
     tensors = {
         f"{root}.embeddings.position_embedding.weight": torch.randn(side * side, hidden) * 0.5,
-        **linear(f"{root}.embeddings.patch_embedding", 3 * VIT["patch_size"] ** 2, hidden),
+        **linear(f"{root}.embeddings.patch_embedding", 3 * vit["patch_size"] ** 2, hidden),
         **norm(f"{root}.post_layernorm", hidden, bias=True),
-        **linear("connector.fc1", hidden, LLM["hidden_size"]),
-        **linear("connector.fc2", LLM["hidden_size"], LLM["hidden_size"]),
-        "vit_pos_embed.pos_embed": sines(side, LLM["hidden_size"]),
+        **linear("connector.fc1", hidden, width),
+        **linear("connector.fc2", width, width),
+        "vit_pos_embed.pos_embed": sines(side, width),
     }
-    for layer in range(VIT["num_hidden_layers"] - 1):
+    for layer in range(vit["num_hidden_layers"] - 1):
         name = f"{root}.encoder.layers.{layer}"
         for each in ("q_proj", "k_proj", "v_proj", "out_proj"):
             tensors |= linear(f"{name}.self_attn.{each}", hidden, hidden)
@@ -162,15 +167,15 @@ def make_vit() -> Tensors:
     return tensors
 
 
-def make_latent_projections() -> Tensors:
+def make_latent_projections(bagel: Config, width: int) -> Tensors:
     """Latent tokens and times to the language model's width, and back."""
-    hidden, token = LLM["hidden_size"], BAGEL["vae_config"]["z_channels"] * BAGEL["latent_patch_size"] ** 2
+    token = bagel["vae_config"]["z_channels"] * bagel["latent_patch_size"] ** 2
     return {
-        **linear("vae2llm", token, hidden),
-        **linear("llm2vae", hidden, token),
-        **linear("time_embedder.mlp.0", TIME_WIDTH, hidden),
-        **linear("time_embedder.mlp.2", hidden, hidden),
-        "latent_pos_embed.pos_embed": sines(BAGEL["max_latent_size"], hidden),
+        **linear("vae2llm", token, width),
+        **linear("llm2vae", width, token),
+        **linear("time_embedder.mlp.0", TIME_WIDTH, width),
+        **linear("time_embedder.mlp.2", width, width),
+        "latent_pos_embed.pos_embed": sines(bagel["max_latent_size"], width),
     }
 
 
@@ -185,30 +190,38 @@ def make_autoencoder(config: BagelConfig) -> Tensors:
     return tensors
 
 
-def write_json(name: str, values: object) -> None:
+def write_json(path: Path, values: object) -> None:
     """One of the checkpoint's files."""
-    (TARGET / name).write_text(json.dumps(values, indent=2) + "\n")
+    path.write_text(json.dumps(values, indent=2) + "\n")
+
+
+def write_checkpoint(target: Path, llm: Config, vit: Config, bagel: Config, dtype: torch.dtype) -> None:
+    """All files of a checkpoint, its weights stored in `dtype`; `llm` has room for the vocabulary of `LLM`."""
+    torch.manual_seed(0)
+    target.mkdir(parents=True, exist_ok=True)
+    tokenizer = make_tokenizer()
+    tokenizer.save(str(target / "tokenizer.json"))
+    write_json(target / "tokenizer_config.json", {"tokenizer_class": "Qwen2Tokenizer", "eos_token": SPECIAL[2]})
+    write_json(target / "config.json", bagel)
+    write_json(target / "llm_config.json", llm)
+    write_json(target / "vit_config.json", vit)
+    letters = [tokenizer.token_to_id(symbol) for symbol in "abcdefghijklmnopqrstuvwxyz\u0120"]
+    width = llm["hidden_size"]
+    language = make_llm(llm, [*letters, BYTES + 2])
+    vision = make_vit(vit, bagel["vit_max_num_patch_per_side"], width)
+    files = {
+        "ema.safetensors": language | vision | make_latent_projections(bagel, width),
+        "ae.safetensors": make_autoencoder(BagelConfig.read(target)),
+    }
+    for file, tensors in files.items():
+        save_file({name: tensor.to(dtype).contiguous() for name, tensor in tensors.items()}, target / file)
+    places = {name: file for file, tensors in files.items() for name in sorted(tensors)}
+    write_json(target / "model.safetensors.index.json", {"weight_map": places})
 
 
 def main() -> None:
-    """Write all files of the checkpoint."""
-    torch.manual_seed(0)
-    TARGET.mkdir(parents=True, exist_ok=True)
-    tokenizer = make_tokenizer()
-    tokenizer.save(str(TARGET / "tokenizer.json"))
-    write_json("tokenizer_config.json", {"tokenizer_class": "Qwen2Tokenizer", "eos_token": SPECIAL[2]})
-    write_json("config.json", BAGEL)
-    write_json("llm_config.json", LLM)
-    write_json("vit_config.json", VIT)
-    letters = [tokenizer.token_to_id(symbol) for symbol in "abcdefghijklmnopqrstuvwxyzĠ"]
-    files = {
-        "ema.safetensors": make_llm([*letters, BYTES + 2]) | make_vit() | make_latent_projections(),
-        "ae.safetensors": make_autoencoder(BagelConfig.read(TARGET)),
-    }
-    for file, tensors in files.items():
-        save_file({name: tensor.bfloat16().contiguous() for name, tensor in tensors.items()}, TARGET / file)
-    places = {name: file for file, tensors in files.items() for name in sorted(tensors)}
-    write_json("model.safetensors.index.json", {"weight_map": places})
+    """Write the bundled checkpoint."""
+    write_checkpoint(TARGET, LLM, VIT, BAGEL, torch.bfloat16)
 
 
 if __name__ == "__main__":

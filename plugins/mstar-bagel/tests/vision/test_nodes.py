@@ -42,7 +42,8 @@ def test_latents_of_several_requests_are_those_of_each_alone(node, tiny, call):
     assert all(
         torch.equal(made["tokens"], encoder.compute(one)["tokens"]) for made, one in zip(encoded, calls, strict=True)
     )
-    calls = [call(made, height=64, width=96) for made in encoded]
+    assert encoded[0]["grid"].tolist() == [4, 6]
+    calls = [call({"tokens": made["tokens"]}, height=64, width=96) for made in encoded]
     decoded = decoder.forward(calls)
     assert all(
         torch.equal(made["picture"], decoder.compute(one)["picture"]) for made, one in zip(decoded, calls, strict=True)
