@@ -25,7 +25,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<
 BYTES = 256
 TIME_WIDTH = 256
 EMBEDDED = 0.2
-"""Deviation of the embeddings: small beside what the layers add, so that a text does not only repeat its last letter."""
+"""Deviation of the embeddings: little beside what the layers add, so that texts do more than repeat a letter."""
 LLM = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",

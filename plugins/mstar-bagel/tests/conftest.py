@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mstar_bagel import plugin
 from mstar_bagel.config import BagelConfig
 from safetensors import safe_open
 
@@ -116,8 +117,6 @@ def tiny() -> Path:
 @pytest.fixture(scope="session")
 def registry():
     """Only this plugin, whatever else is installed."""
-    from mstar_bagel import plugin
-
     return registry_with(plugin)
 
 

@@ -29,10 +29,10 @@ REQUESTS = {
 
 
 def on_this_cpu(placement):
-    """The placement with one thread for each of its workers, wherever it is tested."""
-    return placement.model_copy(
-        update={"workers": dict.fromkeys(placement.workers, WorkerPlace(device="cpu", threads=1))}
-    )
+    """The placement with one thread for each of its workers and in the checkpoint's dtype, wherever it is tested."""
+    places = dict.fromkeys(placement.workers, WorkerPlace(device="cpu", threads=1))
+    groups = tuple(group.model_copy(update={"dtype": "auto"}) for group in placement.groups)
+    return placement.model_copy(update={"workers": places, "groups": groups})
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_model_that_is_spread_over_workers_makes_the_same(file, serve, served,
 
 @pytest.fixture(scope="module")
 def branches():
-    (file,) = (file for file in FILES if file.stem == "branches-apart")
+    (file,) = (file for file in FILES if file.stem == "guidance-apart")
     return on_this_cpu(load_placement(file))
 
 
