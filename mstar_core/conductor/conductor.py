@@ -83,6 +83,7 @@ class Conductor:
         self._first_key = first_key
         self._keys = itertools.count(first_key)
         self._ends: Counter[tuple[str, str]] = Counter()
+        self._next_announcement = time.monotonic() + BEAT_S
         self._stopping = False
 
     def run(self) -> None:
@@ -324,6 +325,8 @@ class Conductor:
             model.capacity = self._workers.capacity(model.name)
 
     def _announce(self) -> None:
+        """Tell frontends of models and workers: when something has changed, and as a beat."""
+        self._next_announcement = time.monotonic() + BEAT_S
         self._judge_models()
         states = {name: model.state for name, model in self._models.items()}
         ready = all(model.state == READY for model in self._models.values())
@@ -338,11 +341,13 @@ class Conductor:
             _log.error("worker %r has not been heard of for %g s", name, SILENCE_S)
             self._lose(name, f"{SILENT} for {SILENCE_S:g} s")
             self._announce()
+        if time.monotonic() >= self._next_announcement:
+            self._announce()
 
     def _patience(self) -> float:
-        """How long to wait for a message: until the next deadline, or until a beat should have come."""
-        deadline = self._deadlines.next()
-        return 2 * BEAT_S if deadline is None else min(deadline, 2 * BEAT_S)
+        """How long to wait for a message: until the next deadline, or until the next beat is due."""
+        deadline, beat = self._deadlines.next(), max(self._next_announcement - time.monotonic(), 0.0)
+        return beat if deadline is None else min(deadline, beat)
 
     def _send_to_worker(self, name: str, message: Message) -> None:
         address = self._workers.address(name)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import zmq
 
 from mstar_core.conductor.models import READY
-from mstar_core.conductor.workers import SILENT
+from mstar_core.conductor.workers import SILENCE_S, SILENT
 from mstar_core.errors import Unavailable
 from mstar_core.launch.backoff import Backoff
 from mstar_core.launch.base import Launcher, Party, Watch
@@ -67,9 +67,9 @@ class _Charge:
 class Supervisor:
     """Does everything on a thread of its own, one event after the other; its methods may be called from any.
 
-    `conductor_lost` is told, on that thread, whenever the Conductor of a server that had started has ended. A party
-    that is not ready `start_timeout` seconds after its start is given up. With `trace` workers tell the frontends of
-    every batch.
+    `conductor_lost` is told, on that thread, whenever the Conductor of a server that had started has ended, or does not
+    answer any more. A party that is not ready `start_timeout` seconds after its start is given up. With `trace` workers
+    tell the frontends of every batch.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Supervisor:
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._closing = False
         self._lost: deque[Address] = deque(maxlen=_REMEMBERED)
+        self._heard = 0.0  # when the Conductor was last heard of, in time.monotonic() seconds
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> Address:
@@ -145,7 +146,7 @@ class Supervisor:
         try:
             self._start(self._conductor)
             while not self._closing:
-                self._handle_event(min((each.due for each in self._charges if each.due is not None), default=None))
+                self._handle_event(self._next_look())
                 self._look_at_the_clock()
         except Exception as error:  # isolation boundary: launchers may be a plugin's; nobody must wait for this thread
             _log.critical("the supervisor failed", exc_info=error)
@@ -164,8 +165,25 @@ class Supervisor:
             return
         event()
 
+    def _next_look(self) -> float | None:
+        """When something is due that no event tells of."""
+        dues = [each.due for each in self._charges if each.due is not None]
+        if self._expects_beats:
+            dues.append(self._heard + SILENCE_S)
+        return min(dues, default=None)
+
+    @property
+    def _expects_beats(self) -> bool:
+        """Whether the Conductor should let itself be heard of: not while it starts, nor once it was given up."""
+        conductor = self._conductor
+        return self._has_started and conductor.ready_since is not None and not conductor.verdict
+
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()
+        if self._expects_beats and now >= self._heard + SILENCE_S:
+            silent = f"was {SILENT} for {SILENCE_S:g} s"
+            self._end(self._conductor, f"{silent}, and was ended")
+            self._conductor_lost(silent)
         for charge in self._charges:
             if charge.due is not None and charge.due <= now:
                 charge.due = None
@@ -207,12 +225,14 @@ class Supervisor:
         charge.address = address
         if charge is self._conductor:
             charge.ready_since, charge.due = time.monotonic(), None
+            self._heard = time.monotonic()
             if not self._home.done():
                 self._home.set_result(address)
                 for worker in self._workers.values():
                     self._start(worker)
 
     def _observe(self, state: ServerState) -> None:
+        self._heard = time.monotonic()
         for name, worker in state.workers.items():
             charge = self._workers[name]
             if charge.party is None:

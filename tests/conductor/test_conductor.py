@@ -91,6 +91,7 @@ class Stage:
         self.workers = {name: Mailbox(context, f"inproc://{name}") for name in placed.workers}
         self.worker = next(iter(self.workers.values()))
         self.released = []
+        self._said = None
         self.context = context
         mailbox = Mailbox(context, "inproc://conductor")
         self._conductor = Conductor(mailbox, served_models([spec], placed), (self.frontend.address,))
@@ -120,9 +121,10 @@ class Stage:
         self.tell(Cancel(request or f"r{number}", self.frontend.address, number))
 
     def heard(self) -> Ended | ServerState:
-        """The next message to the frontend, but for those that say what is read no more, or gone."""
-        while isinstance(message := self._next(self.frontend, 1)[0], Released | PeerLost):
+        """The next message to the frontend, but for those that say what is read no more, or gone, or as it was."""
+        while isinstance(message := self._next(self.frontend, 1)[0], Released | PeerLost) or message == self._said:
             self.released += [message.ticket] if isinstance(message, Released) else []
+        self._said = message if isinstance(message, ServerState) else self._said
         return message
 
     def ordered(self, count, worker=None) -> list:
@@ -145,10 +147,16 @@ class Stage:
             worker.receive(0) == [] for worker in self.workers.values()
         )
 
+    def stop(self):
+        """The Conductor ends; what it has said is forgotten."""
+        if self._thread.is_alive():
+            self.tell(Stop())
+            self._thread.join(PATIENCE_S)
+            assert not self._thread.is_alive()
+        self._said = None
+
     def close(self):
-        self.tell(Stop())
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive()
+        self.stop()
         self._waker.close()
         for mailbox in (self.frontend, *self.workers.values()):
             mailbox.close()
@@ -448,7 +456,6 @@ def test_a_lost_replica_costs_its_own_requests_only(stage):
 def test_the_smallest_pool_of_a_node_decides_what_can_never_fit(stage):
     stage = stage(Machine(needs={"walk": 50}), placement=REPLICAS)
     stage.tell(stage.ready("b", capacity=49))
-    stage.heard()
     stage.submit(1)
     assert "its pool holds 49" in stage.heard().error.message
 
@@ -488,6 +495,7 @@ def successor(stage):
         models = served_models([model_of(Machine())], Placement())
         workers = {"main": worker.address}
         anew = Conductor(conductor, models, (first.frontend.address,), workers=workers, first_key=2**40, **options)
+        first.stop()
         first.workers["main"].close()
         first.workers["main"] = worker
         started.append((conductor.waker(), threading.Thread(target=anew.run)))

@@ -124,6 +124,16 @@ def test_a_worker_that_lives_and_does_not_answer_is_ended_and_comes_back(server)
     assert "worker 'writing' was silent for" in server.log.read_text()
 
 
+def test_a_conductor_that_lives_and_does_not_answer_is_ended_and_replaced(server):
+    before, pid = restarts(server, "conductor"), server.parties()["conductor"]
+    os.kill(pid, signal.SIGSTOP)
+    assert generate(server).status_code == 503
+    assert eventually(lambda: health(server)[0] == 200 and restarts(server, "conductor") == before + 1, PATIENCE_S)
+    assert not is_alive(pid)
+    assert generate(server, items=3).status_code == 200
+    assert "the Conductor was silent for" in server.log.read_text()
+
+
 @pytest.fixture
 def one(tmp_path):
     """A server of its own."""

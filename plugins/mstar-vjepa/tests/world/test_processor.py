@@ -65,6 +65,23 @@ def test_what_was_observed_may_come_in_any_form(processor, observed):
     assert prepared.params["horizon"] == 2
 
 
+@pytest.mark.parametrize(
+    ("array", "form"),
+    [
+        (np.zeros((50, 70, 3), np.uint8), "frames"),
+        (normal(3, 96, 96), "pixels"),
+        (normal(1, 3, 96, 96), "pixels"),
+        (normal(TOKENS, WIDTH), "latents"),
+        (normal(1, TOKENS, WIDTH), "latents"),
+    ],
+)
+def test_a_goal_without_a_form_is_taken_for_what_it_looks_like(processor, array, form):
+    task = {"task": "plan"}
+    (guessed,) = prepare(processor, latents(), states(), Tensor("goal", array), **task).inputs["goal_frames"]
+    (told,) = prepare(processor, latents(), states(), Tensor(f"goal_{form}", array), **task).inputs["goal_frames"]
+    np.testing.assert_array_equal(guessed, told)
+
+
 def test_poses_are_composed_where_they_are_not_given(processor):
     start, moves = states(), actions(3)
     prepared = prepare(processor, latents(), start, moves)
@@ -146,6 +163,13 @@ WRONG = {
         r"\[10, 2, 400, 4\]",
     ),
     "two goals": ([latents(), states(), GOAL, Image(np.zeros((8, 8, 3), np.uint8))], {"task": "plan"}, "input", "one"),
+    "a goal twice": (
+        [latents(), states(), GOAL, Tensor("goal", GOAL.array)],
+        {"task": "plan"},
+        "goal_latents",
+        "'goal' and 'goal_latents' say the same thing",
+    ),
+    "a goal that is none": ([latents(), states(), Tensor("goal", normal(3, 8, 8))], {"task": "plan"}, "goal", "36, 48"),
     "goal in motion": (
         [latents(), states(), Tensor("goal_latents", normal(2, TOKENS, WIDTH))],
         {"task": "plan"},

@@ -16,8 +16,11 @@ from mstar_vjepa.world.config import MOST_SLOTS, WorldConfig
 FORMS = ("frames", "pixels", "latents")
 """The tensors that may stand for pictures."""
 
-GOAL = "goal_"
-"""What the same tensors' names begin with for the goal."""
+GOAL = "goal"
+"""A tensor of this name is the goal, in the form that its dtype and shape tell."""
+
+GOALS = (GOAL, *(f"{GOAL}_{form}" for form in FORMS))
+"""The tensors that may stand for the goal."""
 
 
 class FrameReader:
@@ -43,7 +46,7 @@ class FrameReader:
         """The same of one frame, or None; raises `InvalidRequest`."""
         first = 0 if contents.one_of(FORMS) else 1
         pictures = contents.pictures[first:]
-        name = contents.one_of([GOAL + form for form in FORMS])
+        name = contents.one_of(GOALS)
         if len(pictures) + (name is not None) > 1:
             raise InvalidRequest("'input' holds more pictures than the observed frames and one goal", param="input")
         goal = self._read(contents, name, pictures[0] if pictures else None)
@@ -55,7 +58,7 @@ class FrameReader:
         if name is None:
             return None if picture is None else self._pixels(picture)
         array = contents.tensors[name]
-        match name.removeprefix(GOAL):
+        match self._form(array) if name == GOAL else name.removeprefix(f"{GOAL}_"):
             case "frames":
                 return self._pixels(checked_frames(array, name))
             case "pixels":
@@ -63,6 +66,13 @@ class FrameReader:
             case _:
                 sizes = (self._patches.tokens, self._width)
         return checked_numbers(_with_frames(array, len(sizes)), name, None, *sizes)
+
+    def _form(self, array: Array) -> str:
+        """What an array most likely is: bytes are frames, three channels of a picture's size pixels."""
+        if array.dtype == np.uint8:
+            return "frames"
+        pixels = (CHANNELS, self._patches.height, self._patches.width)
+        return "pixels" if array.shape[-3:] == pixels else "latents"
 
     def _pixels(self, frames: Frames) -> NDArray[np.float32]:
         size = (self._patches.height, self._patches.width)

@@ -13,7 +13,7 @@ from mstar_core.errors import InvalidRequest
 from mstar_core.spec.content import Content, Prepared
 from mstar_vjepa.contents import Array, Contents, checked_numbers, sort_contents
 from mstar_vjepa.world.config import ACTION, CAMERA, MOST_SLOTS, SEARCHED, WorldConfig
-from mstar_vjepa.world.frames import FORMS, GOAL, FrameReader
+from mstar_vjepa.world.frames import FORMS, GOALS, FrameReader
 from mstar_vjepa.world.parameters import PLAN_HORIZON
 from mstar_vjepa.world.pose import compose
 from mstar_vjepa.world.renderer import SEVERAL, WorldRenderer
@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 
 _MOTION = ("states", "past_actions", "actions", "extrinsics", "noise")
 
-NAMES = (*FORMS, *(GOAL + form for form in FORMS), *_MOTION)
+NAMES = (*FORMS, *GOALS, *_MOTION)
 """The tensors that a request may hold."""
 
 _USED: Mapping[str, tuple[str, ...]] = {
