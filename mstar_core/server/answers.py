@@ -2,8 +2,8 @@
 
 JSON is `{"id", "model", "outputs": [part, ...], "finish_reason", "usage"}` (see `outputs`). A client that accepts
 `application/octet-stream` or `application/vnd.safetensors` gets safetensors instead, the other fields in its metadata.
-Streamed, each piece of content is an event as it is made: `progress`, with `done` and `total`, while a model works on an
-output in steps; `step` for a tensor that is made step by step, `output` for the rest; then `end` or `error`.
+Streamed, each piece of content is an event as it is made: `step` for a tensor that is made step by step, `output` for
+the rest; then `end` or `error`. In between, `progress`, with `done` and `total`, says how far an output has come.
 """
 
 from __future__ import annotations

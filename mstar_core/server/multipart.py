@@ -17,8 +17,8 @@ _MOST_FIELDS = 64
 async def read_form(content_type: str, pieces: AsyncIterable[bytes]) -> list[tuple[str, bytes]]:
     """The names and values of the fields, whether they are files or text, in their order; a name may come twice.
 
-    The caller bounds the size of all `pieces` together. Raises `InvalidRequest` for a body that is no whole form, and for
-    a field without a name.
+    The caller bounds the size of all `pieces` together. Raises `InvalidRequest` for a body that is no whole form, and
+    for a field without a name.
     """
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")

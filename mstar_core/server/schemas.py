@@ -13,7 +13,7 @@ def json_schema(fields: type[BaseModel]) -> dict[str, Any]:
 
 
 def image_form_schema(fields: type[BaseModel]) -> dict[str, Any]:
-    """What a route adds that takes its fields as JSON, or as the fields of a form where `image` is a file or several."""
+    """What a route adds that takes its fields as JSON, or as those of a form, where `image` is a file or several."""
     schema = fields.model_json_schema()
     file = {"type": "string", "format": "binary"}
     form = {

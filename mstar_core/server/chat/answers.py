@@ -1,9 +1,9 @@
 """What a chat completion answers: an object, or chunks as server-sent events.
 
-A message has its text as `content`, or null; its pictures as `images`, `[{"type": "image_url", "index": n, "image_url":
-{"url": "data:image/png;base64,..."}}, ...]`, the way of most servers that answer with pictures; and its sound as `audio`
-{id, data, transcript, expires_at}, where the text is the transcript. Chunks have the same fields in their `delta`, and a
-`progress`, {done, total}, while the model works on a picture.
+A message has its text as `content`, or null; its pictures as `images`, `[{"type": "image_url", "index": n,
+"image_url": {"url": "data:image/png;base64,..."}}, ...]`, the way of most servers that answer with pictures; and its
+sound as `audio` {id, data, transcript, expires_at}, where the text is the transcript. Chunks have the same fields in
+their `delta`, and a `progress`, {done, total}, while the model works on a picture.
 """
 
 from __future__ import annotations

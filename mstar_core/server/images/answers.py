@@ -1,7 +1,7 @@
 """What the two routes answer: an object with all pictures, or each as an event when it is ready.
 
-Streamed, OpenAI's `image_generation.completed` or `image_edit.completed` for each picture, with its `index`; between them
-`image_generation.progress` or `image_edit.progress`, {index, done, total}, of each of the requests.
+Streamed, OpenAI's `image_generation.completed` or `image_edit.completed` for each picture; in between
+`image_generation.progress` or `image_edit.progress`, {done, total}. The `index` tells the `n` requests apart.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _about(picturing: Picturing, image: Image) -> dict[str, Any]:
 
 
 def _encoded(picturing: Picturing, image: Image) -> dict[str, str]:
-    """A picture's file as the client wants it: base64, or a URL that has it in it, since nothing is kept to be fetched."""
+    """A picture's file in base64, or in a data URL: nothing is kept that could be fetched later."""
     try:
         body = encode_image(image.pixels, picturing.format, picturing.quality)
     except UnencodableImage as error:

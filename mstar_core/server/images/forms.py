@@ -41,7 +41,8 @@ def _text(name: str, value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise InvalidRequest(f"the field {name!r} of the form must be text in UTF-8", param=name) from None
+        problem = f"the field {name!r} of the form must be text in UTF-8; pictures are sent as 'image' or 'image[]'"
+        raise InvalidRequest(problem, param=name) from None
 
 
 def _typed(text: str, kind: str) -> Any:
