@@ -22,7 +22,7 @@ from mstar_core.client.service import Service
 from mstar_core.client.ticket import Ticket
 from mstar_core.errors import InvalidRequest
 from mstar_core.server.audio_track import AudioTrack
-from mstar_core.server.outputs import Formats, encoded_part, output_part, output_parts, safetensors_body
+from mstar_core.server.outputs import RAW, Formats, encoded_part, output_part, output_parts, safetensors_body
 from mstar_core.server.replies import event, send_events, send_whole
 from mstar_core.server.served import usage_fields
 from mstar_core.server.settings import ServerSettings
@@ -44,7 +44,7 @@ class Order:
     content: Sequence[Content]
     params: Mapping[str, Any]
     outputs: frozenset[str] | None = None
-    formats: Formats = Formats()
+    formats: Formats = RAW
     timeout: float | None = None
     stream: bool = False
 

@@ -29,6 +29,10 @@ class Formats:
     image: str = ""
 
 
+RAW = Formats()
+"""Nothing is encoded."""
+
+
 def output_part(content: Content, image_format: str = "") -> dict[str, Any]:
     """The JSON of one piece of content, audio raw; with an `image_format` work of the CPU: call it in a thread."""
     match content:

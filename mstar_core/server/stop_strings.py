@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Passes text on up to the first of some strings, which may begin in one piece and end in a later one.
+    """Passes text on up to the string that is complete first, and may begin in one piece and end in a later one.
 
     What might be the beginning of one is held back. `found` says that one has come: all after that is to be ignored.
     """
@@ -19,10 +19,11 @@ class StopStrings:
     def push(self, text: str) -> str:
         """Take a piece; return what is certain to come before a stop string."""
         text = self._held + text
-        places = [place for string in self._strings if (place := text.find(string)) >= 0]
+        places = [(text.find(string), len(string)) for string in self._strings if string in text]
         if places:
             self.found, self._held = True, ""
-            return text[: min(places)]
+            begin, _ = min(places, key=lambda place: (sum(place), place))
+            return text[:begin]
         keep = max((_overlap(text, string) for string in self._strings), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

@@ -65,7 +65,7 @@ class ChatFields(BaseModel):
     audio: AudioFields = AudioFields()
     max_tokens: int = Field(default_factory=int)
     max_completion_tokens: int = Field(default_factory=int)
-    stop: str | list[str] = Field(default_factory=list)
+    stop: list[str] = Field(default_factory=list)
     n: int = Field(1, ge=1, le=MOST)
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -73,13 +73,17 @@ class ChatFields(BaseModel):
     metadata: dict[str, str] = Field(default_factory=dict)
     store: Literal[False] = False
 
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _listed(cls, stop: Any) -> Any:
+        return [stop] if isinstance(stop, str) else stop
+
     @field_validator("stop")
     @classmethod
-    def _says_something(cls, stop: str | list[str]) -> list[str]:
-        strings = [stop] if isinstance(stop, str) else stop
-        if len(strings) > _MOST_STOPS or not all(strings):
+    def _says_something(cls, stop: list[str]) -> list[str]:
+        if len(stop) > _MOST_STOPS or not all(stop):
             raise ValueError(f"must be at most {_MOST_STOPS} texts, none of them empty; got {shown(stop)}")
-        return strings
+        return stop
 
     def given(self, name: str) -> bool:
         """Whether the body has that field."""

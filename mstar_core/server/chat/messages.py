@@ -37,14 +37,14 @@ class _Strict(BaseModel):
 
 class _Message(_Strict):
     role: str
-    content: str | list[Any]
+    content: Any
 
 
 class _Answer(_Strict):
     """A message of the model; the fields that clients send along, empty, have nothing that it could say."""
 
     role: str
-    content: str | list[Any] | None = None
+    content: Any = None
     images: list[Any] = Field(default_factory=list)
     refusal: None = None
     audio: None = None
@@ -107,19 +107,20 @@ class Conversation:
             problem = f"'{at}.role' must be one of {', '.join(_ROLES)}; got {shown(name)}{hint}"
             raise InvalidRequest(problem, param=f"{at}.role")
         role = _ROLES[name]
-        fields = validate(_Answer if role == "assistant" else _Message, message, at)
-        assert isinstance(fields, (_Answer, _Message))
-        yield from self._parts(fields.content, role, f"{at}.content")
-        if isinstance(fields, _Answer):
-            yield from self._parts(fields.images, role, f"{at}.images")
-
-    def _parts(self, given: str | list[Any] | None, role: Role, at: str) -> Iterator[Content]:
-        if isinstance(given, str):
-            if given.strip() or role != "assistant":  # an answer may be a picture alone
-                yield self._taken(replace(self.reader.text({"text": given}, at), role=role), at)
+        if role != "assistant":
+            yield from self._parts(validate(_Message, message, at).content, role, f"{at}.content")
             return
-        for index, part in enumerate(given or ()):
-            yield self._part(part, role, f"{at}.{index}")
+        answer = validate(_Answer, message, at)
+        yield from self._parts(answer.content or [], role, f"{at}.content")
+        yield from self._parts(answer.images, role, f"{at}.images")
+
+    def _parts(self, given: object, role: Role, at: str) -> Iterator[Content]:
+        if isinstance(given, str):
+            yield self._part({"type": "text", "text": given}, role, at)
+        elif isinstance(given, list):
+            yield from (self._part(part, role, f"{at}.{index}") for index, part in enumerate(given))
+        else:
+            raise InvalidRequest(f"{at!r} must be a text or a list of parts, got {shown(given)}", param=at)
 
     def _part(self, part: object, role: Role, at: str) -> Content:
         if not isinstance(part, Mapping):

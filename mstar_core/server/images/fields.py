@@ -79,7 +79,12 @@ class ImageFields(BaseModel):
 class EditFields(ImageFields):
     """With the pictures to work on: base64 of their files, data URLs, or addresses on hosts that are allowed."""
 
-    image: str | list[str]
+    image: list[str] = Field(min_length=1)
+
+    @field_validator("image", mode="before")
+    @classmethod
+    def _listed(cls, image: Any) -> Any:
+        return [image] if isinstance(image, str) else image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from mstar_core.client.service import ServedModel, Service
-from mstar_core.errors import InvalidRequest
 from mstar_core.server.body import is_form, read_fields, read_object, validate
 from mstar_core.server.images.answers import send_picture_events, send_pictures
 from mstar_core.server.images.fields import EditFields, ImageFields, Picturing, picturing_of
@@ -72,11 +71,8 @@ def _edit(service: Service, settings: ServerSettings, body: dict[str, Any]) -> P
     fields = validate(EditFields, body)
     model = model_for_route(service, fields.model, EDITS)
     remote = RemoteMedia(hosts=settings.media_hosts, max_bytes=settings.max_body_bytes)
-    if isinstance(fields.image, str):
-        given = {"image": fields.image}
-    else:
-        given = {f"image.{number}": text for number, text in enumerate(fields.image)}
-    return _edit_with(settings, fields, model, [(at, _file(text, remote, at)) for at, text in given.items()])
+    given = [(f"image.{number}", text) for number, text in enumerate(fields.image)]
+    return _edit_with(settings, fields, model, [(at, _file(text, remote, at)) for at, text in given])
 
 
 def _file(text: str, remote: RemoteMedia, at: str) -> bytes:
@@ -95,8 +91,6 @@ def _edit_with(
     settings: ServerSettings, fields: EditFields, model: ServedModel, pictures: Sequence[tuple[str, bytes]]
 ) -> Picturing:
     """The model gets the pictures in their order, and then the text."""
-    if not pictures:
-        raise InvalidRequest("'image' must be at least one picture", param="image")
     reader = PartReader(settings.media, Uploads({}))
     images = [reader.image_file(data, at) for at, data in pictures]
     for (at, _), image in zip(pictures, images, strict=True):
