@@ -39,7 +39,7 @@ class BagelProcessor:
         settled |= self._size(settled, fitted)
         inputs: dict[str, list[Array]] = {
             "content": self._items(contents, fitted if settled["vae_resize"] else contents.pictures),
-            "pictures": list(fitted),
+            **({"pictures": list(fitted)} if fitted else {}),
             **self._thinking(settled),
             **self._noises(contents, settled, fitted),
         }

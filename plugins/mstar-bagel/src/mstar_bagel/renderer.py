@@ -11,6 +11,9 @@ from mstar_bagel.config import BagelConfig
 from mstar_bagel.tokenizer import BagelTokenizer
 from mstar_core.spec.content import Content, Image, Prepared, Text
 
+_THINKING = {"read_system": "think_to_answer", "prefill_system": "think_to_paint"}
+"""The walks that read the prompts to think, and the inputs that hold them; a request takes one of them."""
+
 
 class BagelRenderer:
     """One request's outputs, in the order in which they were emitted."""
@@ -18,6 +21,9 @@ class BagelRenderer:
     def __init__(self, config: BagelConfig, tokenizer: BagelTokenizer, prepared: Prepared) -> None:
         self._text = tokenizer.stream()
         self._read = sum(_tokens(config, each) for each in prepared.inputs["content"])
+        self._prompts = {
+            walk: len(prepared.inputs[name][0]) for walk, name in _THINKING.items() if name in prepared.inputs
+        }
         self._painted = _latents(config, prepared.params["height"], prepared.params["width"])
         self._written = 0
 
@@ -36,7 +42,8 @@ class BagelRenderer:
 
     def usage(self, tokens: Mapping[str, int]) -> Mapping[str, int]:
         """Ids of the texts and tokens of the pictures, each once: the contexts of guidance do not count."""
-        return {"input_tokens": self._read, "output_tokens": self._written}
+        prompt = sum(length for walk, length in self._prompts.items() if walk in tokens)
+        return {"input_tokens": self._read + prompt, "output_tokens": self._written}
 
 
 def _tokens(config: BagelConfig, item: NDArray[Any]) -> int:

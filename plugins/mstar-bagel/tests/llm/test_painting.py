@@ -133,6 +133,7 @@ def test_thoughts_are_shown_to_those_who_want_text(service, ask):
     params = SMALL | {"think": True, "max_think_tokens": 3}
     both = ask(service, ["1 2"], "text image", **params)
     assert len(both.text.split()) == 3
+    assert both.usage == {"input_tokens": 35 + 4, "output_tokens": 3 + 6}
     picture = ask(service, ["1 2"], "image", **params)
     assert picture.text == ""
     np.testing.assert_array_equal(both.pictures[0], picture.pictures[0])
