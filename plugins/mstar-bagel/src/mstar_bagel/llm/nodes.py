@@ -41,16 +41,17 @@ class LanguageModel(KVNode):
         self.model = load_backbone(context)
         self.kv = self.model.kv
         self.device = context.device
-        alone = APART.get(context.node.name)
-        self.held = (MAIN, *(name for node, name in APART.items() if node not in context.placed))
-        self.ports = {name: _PORTS[name] for name in self.held}
-        if alone is not None:
-            self.held, self.ports = (alone,), {alone: _APART_PORTS[alone]}
-        else:
-            self.samplers = {"text": SamplerSpec(vocab=self.config.llm.vocab, temperature="temperature")}
-        self._bos = torch.tensor(self.config.ids.bos)
         ids = self.config.ids
+        self._bos = torch.tensor(ids.bos)
         self._markers = (ids.start_of_image, ids.end_of_image)
+        alone = APART.get(context.node.name)
+        if alone is None:
+            self.held = (MAIN, *(name for node, name in APART.items() if node not in context.placed))
+            self.ports = {name: _PORTS[name] for name in self.held}
+            self.samplers = {"text": SamplerSpec(vocab=self.config.llm.vocab, temperature="temperature")}
+        else:
+            self.held = (alone,)
+            self.ports = {alone: _APART_PORTS[alone]}
 
     def open(self, request: NodeRequest) -> Contexts:
         """Empty contexts."""
@@ -87,7 +88,7 @@ class LanguageModel(KVNode):
 
     def forward(self, step: Step) -> Mapping[str, torch.Tensor | list[torch.Tensor]]:
         """The next id of each text, the velocities of each picture; nothing where something is only read."""
-        if step.plan.last is None:  # one token a call: a text is being decoded
+        if self.samplers and step.plan.last is None:  # one token a call, as a text is decoded
             hidden = self.model(self.model.embed(step.tokens("ids", per="segment")), step)
             return {"token": step.sample(self.model.logits(hidden), "text")}
         match step.calls[0].walk:

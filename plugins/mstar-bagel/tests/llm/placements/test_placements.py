@@ -1,12 +1,14 @@
 """The model placed in every way that a file of `placements/` shows: what is made is the same."""
 
+import contextlib
+import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mstar_core.spec.content import Image
-from mstar_core.spec.placement import WorkerPlace, load_placement
+from mstar_core.spec.placement import BatchPlace, WorkerPlace, load_placement
 
 FILES = sorted((Path(__file__).parents[3] / "placements").glob("*.yaml"))
 
@@ -77,10 +79,21 @@ def test_each_context_is_painted_on_by_its_own_worker(serve, ask, branches):
     assert {batches[key] for key in [("llm", "main"), ("llm_text", "text"), ("llm_image", "image")]} == {3}
 
 
+def test_contexts_apart_may_be_read_in_parts(serve, ask, branches, alone):
+    small = [group.model_copy(update={"batch": BatchPlace(tokens=3)}) for group in branches.groups]
+    content, params = _asked("interleaved")
+    with serve(placement=branches.model_copy(update={"groups": tuple(small)})) as service:
+        np.testing.assert_array_equal(ask(service, *content, **params).pictures[0], alone["interleaved"].pictures[0])
+
+
+@pytest.fixture(scope="module")
+def apart(checkpoint_of, serve, branches):
+    """The services of recorded sets whose contexts are apart; they run until the module's tests are over."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda source: stack.enter_context(serve(checkpoint_of(source), branches)))
+
+
 @pytest.mark.golden
-def test_pictures_of_contexts_apart_are_those_of_the_reference(
-    image_case, checkpoint_of, serve, ask, branches, asked_in
-):
+def test_pictures_of_contexts_apart_are_those_of_the_reference(image_case, apart, ask, asked_in):
     content, params = asked_in(image_case)
-    with serve(checkpoint_of(image_case.directory), branches) as service:
-        image_case.check_picture(ask(service, content, **params).pictures[0], "image_uint8")
+    image_case.check_picture(ask(apart(image_case.directory), content, **params).pictures[0], "image_uint8")
