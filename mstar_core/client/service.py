@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from mstar_core.plugins.registry import Registry, load_registry
 from mstar_core.spec.content import Content, Prepared, Processor
 from mstar_core.spec.model import ModelSpec
 from mstar_core.spec.params import SEED, SEED_LIMIT, Parameter, check_parameters
+from mstar_core.spec.placed import as_placed
 from mstar_core.spec.placement import Placement, check_placement
 from mstar_core.wire.messages import Sample, WorkerState
 
@@ -91,6 +92,7 @@ class Service:
             for name in dict.fromkeys(models)
         ]
         check_placement(placement, [each.spec for each in chosen])
+        chosen = [replace(each, spec=as_placed(each.spec, placement)) for each in chosen]
         served = {each.spec.card.name: _served(registry, each) for each in chosen}
         report("loading weights")
         if processes:

@@ -109,14 +109,18 @@ class NodeGroup(_Strict):
 
 
 class ModelPlace(_Strict):
-    """One model: its checkpoint, its share of the workers' turns, how many requests run and how many may wait, and how
-    many seconds a request may take from its arrival (None: as long as it needs)."""
+    """One model: its checkpoint, its share of the workers' turns, how many requests run and how many may wait, how many
+    seconds a request may take from its arrival (None: as long as it needs), and nodes that are not run.
+
+    What only walks with an omitted node make cannot be asked for then.
+    """
 
     checkpoint: str | None = None
     weight: float = Field(default=1.0, gt=0, strict=False)
     running: int = Field(default=64, ge=1)
     waiting: int = Field(default=256, ge=0)
     deadline: float | None = Field(default=None, gt=0, strict=False)
+    omit: tuple[str, ...] = Field(default=(), strict=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +213,23 @@ def _check_hosts(placement: Placement) -> Iterator[str]:
 
 def _check_models(placement: Placement, specs: Sequence[ModelSpec]) -> Iterator[str]:
     names = [spec.card.name for spec in specs]
-    for name in placement.models:
+    for name, place in placement.models.items():
         if name not in names:
             yield f"models.{name}: no such model is served{nearest(name, names)}; served are {', '.join(names)}"
+            continue
+        yield from _check_omitted(placement, specs[names.index(name)], place.omit)
+
+
+def _check_omitted(placement: Placement, spec: ModelSpec, omit: Sequence[str]) -> Iterator[str]:
+    name, nodes = spec.card.name, [node.name for node in spec.nodes]
+    placed = {node for group in placement.groups if _spec_of(group, [spec]) is spec for node in group.nodes}
+    for node in omit:
+        if node not in nodes:
+            yield f"models.{name}.omit: model {name!r} has no node {node!r}{nearest(node, nodes)}"
+        elif node in placed:
+            yield f"models.{name}.omit: {node!r} is in a group, too"
+    if omit and all(any(run.node in omit for run in runs(walk.body)) for walk in spec.walks):
+        yield f"models.{name}.omit: no walk is left without {', '.join(omit)}"
 
 
 def _check_groups(placement: Placement, specs: Sequence[ModelSpec]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 import pytest
 
 from mstar_core.client.service import Service
-from mstar_core.errors import PlacementError
+from mstar_core.errors import InvalidRequest, PlacementError
 from mstar_core.spec.content import Text
 from mstar_core.spec.placement import parse_placement
 from mstar_core.testing import scripted
@@ -25,6 +25,14 @@ def test_several_workers_of_one_process_serve_and_each_is_told_with_its_nodes():
         content = list(service.submit("scripted", [Text("hello")], {"items": 3}))
     assert nodes == {"a": {"reader", "writer", "counter"}, "b": {"speaker"}}
     assert sum(piece.samples.size for piece in content) == 3 * scripted.ITEM_SAMPLES
+
+
+def test_a_model_without_an_omitted_node_makes_what_is_left():
+    with start("models: {scripted: {omit: [speaker]}}") as service:
+        assert service.models["scripted"].spec.card.outputs == ("tensor",)
+        assert set(service.workers["main"].nodes["scripted"]) == {"reader", "writer", "counter"}
+        with pytest.raises(InvalidRequest, match="makes tensor, not audio"):
+            service.submit("scripted", [Text("hello")], {}, outputs=frozenset({"audio"}))
 
 
 def test_hosts_are_refused_when_everything_is_in_one_process():

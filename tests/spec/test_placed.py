@@ -77,5 +77,23 @@ def test_the_outputs_of_an_optional_node_are_sparse_and_no_stream_ends_in_it(toy
     assert any("the end of a stream cannot be optional" in problem for problem in problems)
 
 
+def omitting(*nodes):
+    return Placement.model_validate({"models": {"toy": {"omit": nodes}}})
+
+
+def test_walks_and_streams_of_an_omitted_node_are_left_out_and_what_only_they_make(toy):
+    emits = Walk(name="write", partition="writing", body=Sequential(toy.write.body, Emit("item", "text")))
+    spec = toy.model(card=toy.card(outputs=("text", "audio")), walks=(toy.read, emits, toy.speak))
+    left = as_placed(spec, omitting("speaker"))
+    assert ([node.name for node in left.nodes], left.edges) == (["reader", "writer"], ())
+    assert left.walks == (toy.read, emits)
+    assert left.card.outputs == ("text",)
+    assert as_placed(left, omitting("speaker")) == left
+
+
+def test_nodes_of_which_no_walk_is_left_are_left_out_too(toy):
+    assert [node.name for node in as_placed(toy.model(), omitting("writer")).nodes] == ["reader", "speaker"]
+
+
 def test_a_graph_says_that_a_node_is_optional(toy):
     assert "helper   stateless, optional  item int64[] -> hint float32 sparse" in to_text(with_helper(toy, LOOP))

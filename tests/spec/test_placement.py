@@ -108,6 +108,15 @@ def test_yaml_that_constructs_objects_is_refused():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            "models: {toy: {omit: [wirter]}}",
+            "models.toy.omit: model 'toy' has no node 'wirter' (did you mean",
+        ),
+        (
+            "models: {toy: {omit: [writer]}}\ngroups: [{nodes: [writer]}]",
+            "models.toy.omit: 'writer' is in a group, too",
+        ),
+        ("models: {toy: {omit: [reader, writer, speaker]}}", "models.toy.omit: no walk is left without reader, writer"),
         ("models: {tyo: {}}", "models.tyo: no such model is served (did you mean 'toy'?); served are toy"),
         ("groups: [{nodes: [writr]}]", "groups[0].nodes: model 'toy' has no node 'writr' (did you mean 'writer'?)"),
         ("groups: [{nodes: [writer], walks: [wrte]}]", "groups[0].walks: model 'toy' has no walk 'wrte' (did you mean"),

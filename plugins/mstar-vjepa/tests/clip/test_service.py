@@ -26,8 +26,14 @@ def video(frames):
     return Video(RANDOM.integers(0, 256, (frames, 70, 90, 3), np.uint8), 25.0)
 
 
-def test_a_classifier_classifies_by_default(service, ask):
+def test_a_clip_is_encoded_by_default(service, ask):
     made = ask(service, [video(4)])
+    assert made["latents"][0].shape == (2 * 16, 48)
+    assert "logits" not in made
+
+
+def test_a_classifier_gives_logits_and_labels(service, ask):
+    made = ask(service, [video(4)], task="classify")
     assert made["logits"][0].shape == (4,)
     assert len(made["text"].splitlines()) == 4
     assert made["end"] == "stop"

@@ -46,7 +46,7 @@ def test_logits_and_the_likeliest_label_are_those_of_the_reference(classifier_ca
     service = served("vjepa2", classifier_case.directory)
     labels = ClipConfig.read(classifier_case.directory).head.labels
     for row, pixels in enumerate(classifier_case.given(PIXELS)):
-        made = ask(service, [Tensor("pixels", pixels)], labels=1)
+        made = ask(service, [Tensor("pixels", pixels)], task="classify", labels=1)
         classifier_case.check(made["logits"][0], "logits", row)
         assert made["text"].endswith(labels[int(classifier_case.wanted("logits")[row].argmax())])
 

@@ -10,13 +10,13 @@ MOST_FRAMES = 512
 
 
 def parameters(config: ClipConfig) -> tuple[Parameter, ...]:
-    """The request parameters; a checkpoint with a classifier classifies by default."""
+    """The request parameters; only a checkpoint with a classifier can be asked to classify."""
     tasks = ("encode", "predict", *(("classify",) if config.head else ()))
     ours = (
         Parameter(
             name="task",
             kind="str",
-            default=tasks[-1] if config.head else tasks[0],
+            default="encode",
             choices=tasks,
             doc="encode: latents of the clip; predict: latents of masked tokens; classify: what is done in the clip.",
         ),
