@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 DEFAULT_QUALITY = 95
 """Of jpeg and webp: what Pillow's documentation gives as the highest that makes sense for JPEG."""
 
-_LARGEST = {"jpeg": 65_535, "webp": 16_383}
-"""The longest side, in pixels, that a format can hold: 16 bits in a JPEG's frame header (ITU-T T.81, B.2.2), 14 bits
-in a WebP's (RFC 9649, section 2.7)."""
+_LARGEST = {"jpeg": 65_500, "webp": 16_383}
+"""The longest side, in pixels, that can be written: what libjpeg allows (`JPEG_MAX_DIMENSION`), and what the 14 bits of
+a WebP's header hold (RFC 9649, section 2.5)."""
 
 
 class UnencodableImage(ValueError):

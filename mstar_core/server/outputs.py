@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mstar_core.media import encode_audio, encode_image
+from mstar_core.errors import InvalidRequest
+from mstar_core.media import UnencodableImage, encode_audio, encode_image
 from mstar_core.media.tensors import by_name, save_tensors
 from mstar_core.spec.content import Audio, Content, Image, Tensor, Text, Video
 
@@ -41,7 +42,7 @@ def output_part(content: Content, image_format: str = "") -> dict[str, Any]:
         case Audio(samples, rate):
             return {"type": "audio", "rate": rate, **_packed(samples)}
         case Image(pixels) if image_format:
-            data = base64.b64encode(encode_image(pixels, image_format)).decode()
+            data = base64.b64encode(_image_file(pixels, image_format)).decode()
             return {"type": "image", "format": image_format, "data": data}
         case Image(pixels):
             return {"type": "image", **_packed(pixels)}
@@ -109,6 +110,13 @@ def _whole(run: list[Content]) -> Content:
         pieces = [piece.samples for piece in run if isinstance(piece, Audio)]
         return Audio(np.concatenate(pieces), first.rate)
     return first
+
+
+def _image_file(pixels: NDArray[np.uint8], format: str) -> bytes:
+    try:
+        return encode_image(pixels, format)
+    except UnencodableImage as error:
+        raise InvalidRequest(f"'image_format': {error}", param="image_format") from None
 
 
 def _packed(array: NDArray[Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -26,9 +26,9 @@ _REDIRECTS = 3
 _PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RemoteMedia:
-    """Fetches files from the allowed `hosts`, of up to `max_bytes` each, within `timeout_s` seconds.
+    """Fetches one request's files from the allowed `hosts`: up to `max_bytes` each, all within `timeout_s` seconds.
 
     The address that was checked is the one that is connected to: a name that leads elsewhere by then has no effect.
     """
@@ -36,6 +36,10 @@ class RemoteMedia:
     hosts: tuple[str, ...]
     max_bytes: int
     timeout_s: float = 10.0
+    _deadline: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + self.timeout_s
 
     def read(self, url: str, at: str) -> bytes:
         """What a data URL holds, or the file at an address, which stand at the path `at`. Errors as `fetch`."""
@@ -46,12 +50,11 @@ class RemoteMedia:
 
         Raises `InvalidRequest`, or `TooLarge` before more than the bound was taken.
         """
-        deadline = time.monotonic() + self.timeout_s
-        with httpx.Client(timeout=self.timeout_s, trust_env=False) as client:
+        with httpx.Client(timeout=self._left(at), trust_env=False) as client:
             for _ in range(1 + _REDIRECTS):
                 with self._opened(client, url, at) as response:
                     if not response.has_redirect_location:
-                        return self._body(response, deadline, at)
+                        return self._body(response, at)
                     url = urljoin(url, response.headers["location"])
         raise InvalidRequest(f"{at!r}: more than {_REDIRECTS} redirects", param=at)
 
@@ -93,7 +96,7 @@ class RemoteMedia:
             raise InvalidRequest(f"{at!r}: the host {host!r} has an address that is not public", param=at)
         return str(found[0])
 
-    def _body(self, response: httpx.Response, deadline: float, at: str) -> bytes:
+    def _body(self, response: httpx.Response, at: str) -> bytes:
         if response.status_code != httpx.codes.OK:
             raise InvalidRequest(f"{at!r}: the address answered {response.status_code}", param=at)
         body = bytearray()
@@ -101,9 +104,15 @@ class RemoteMedia:
             body += piece
             if len(body) > self.max_bytes:
                 raise TooLarge(f"{at!r}: the file has more than the {self.max_bytes} bytes that are taken", param=at)
-            if time.monotonic() > deadline:
-                raise InvalidRequest(f"{at!r}: the file did not come within {self.timeout_s:g} s", param=at)
+            self._left(at)
         return bytes(body)
+
+    def _left(self, at: str) -> float:
+        """How many seconds may still be waited; raises `InvalidRequest` when there are none."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise InvalidRequest(f"{at!r}: the file did not come within {self.timeout_s:g} s", param=at)
+        return left
 
 
 class _Response:

@@ -33,7 +33,7 @@ def test_pixels_of_any_memory_layout_are_encoded_as_they_are():
     np.testing.assert_array_equal(decode_image(encode_image(NOISE[::2, ::-1], "png")), NOISE[::2, ::-1])
 
 
-@pytest.mark.parametrize(("format", "longest"), [("jpeg", 65_535), ("webp", 16_383)])
+@pytest.mark.parametrize(("format", "longest"), [("jpeg", 65_500), ("webp", 16_383)])
 def test_picture_longer_than_the_format_holds_is_refused_with_the_limit(format, longest):
     line = np.zeros((1, longest, 3), np.uint8)
     assert kind_of(encode_image(line, format)) == format

@@ -11,7 +11,7 @@ import openai
 import PIL.Image
 import pytest
 
-from mstar_core.errors import NodeFailed
+from mstar_core.errors import NodeFailed, Overloaded
 from mstar_core.media import decode_image, encode_audio
 from mstar_core.spec.content import Audio, Image, Progress, Text, Video
 from mstar_core.testing.clips import clip_file, image_file, moving
@@ -458,8 +458,28 @@ def test_held_back_text_comes_before_a_picture(http, service):
     service.script = [Text("EN"), Progress(1, 1), Image(RED), Text("D")]
     reply = talk(http, modalities=["text", "image"], stop="END", stream=True)
     chunks = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
-    kinds = [next(iter(chunk["choices"][0]["delta"]), "end") for chunk in chunks]
-    assert kinds == ["role", "progress", "content", "images", "content", "end"]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert [sorted(delta) for delta in deltas] == [
+        ["content", "progress", "role"],
+        ["content"],
+        ["images"],
+        ["content"],
+        [],
+    ]
+    assert [delta["content"] for delta in deltas if "content" in delta] == ["", "EN", "D"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_request_that_the_server_refuses_has_its_own_status(http, service, stream):
+    service.script = [Overloaded("too many requests", retry_after=3.0)]
+    reply = http.post("/v1/chat/completions", json={"model": "talker", "messages": HELLO, "stream": stream})
+    assert (reply.status_code, reply.headers["retry-after"]) == (429, "3")
+
+
+def test_answer_without_anything_is_empty_and_streams_its_end(http, service):
+    assert talk(http).json()["choices"][0]["message"]["content"] == ""
+    chunks = [json.loads(line[6:]) for line in talk(http, stream=True).text.splitlines() if line.startswith("data: {")]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, "stop"]
 
 
 def test_failure_of_one_choice_ends_the_others(http, service, eventually, failure):

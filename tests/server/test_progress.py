@@ -51,7 +51,7 @@ def test_without_a_format_pixels_are_raw(post):
     ("fields", "param", "hint"),
     [
         ({"image_format": "gif"}, "image_format", "png, jpeg, webp"),
-        ({"image_format": "JPEG"}, "image_format", "did you mean 'jpeg'"),
+        ({"image_format": "jpg"}, "image_format", "did you mean 'jpeg'"),
         ({"image_format": ""}, "image_format", "png, jpeg, webp"),
         ({"audio_format": "wav"}, "audio_format", "makes no audio"),
     ],

@@ -114,8 +114,10 @@ async def _chunks(chat: Chat, tickets: Sequence[Ticket]) -> AsyncGenerator[bytes
 
 async def _told(chat: Chat, choice: Choice) -> AsyncGenerator[Mapping[str, Any], None]:
     """What the chunks say of one choice."""
-    yield _delta(choice, {"role": "assistant", "content": ""})
     async with aclosing(_deltas(chat, choice)) as deltas:
+        # Nothing is told before there is something: a request that the server refuses has its own status then.
+        first: Mapping[str, Any] = await anext(deltas, {})
+        yield _delta(choice, {"role": "assistant", "content": "", **first})
         async for delta in deltas:
             yield _delta(choice, delta)
     yield {**_delta(choice, {}), "finish_reason": choice.finish_reason}
