@@ -49,9 +49,9 @@ class BagelMachine:
         texts = sum(shape.shape[0] for shape in _texts(request))
         seen = sum(self._patches(shape) + _SEGMENT for shape in request.inputs["content"] if _is_picture(shape))
         if not _paints(request):
-            return {"llm": texts + seen + params["max_tokens"]}
+            return {"llm": texts + seen + (params["max_tokens"] or 0)}
         encoded = sum(self._latents(*shape.shape[:2]) + _SEGMENT for shape in request.inputs.get("pictures", ()))
-        thought = params["max_think_tokens"] + _SEGMENT if params["think"] else 0
+        thought = (params["max_think_tokens"] or 0) + _SEGMENT if params["think"] else 0
         painted = self._latents(params["height"], params["width"]) + _SEGMENT
         pictures = seen + encoded
         return {

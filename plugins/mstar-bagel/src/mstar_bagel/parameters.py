@@ -11,6 +11,9 @@ from typing import Any
 from mstar_bagel.config import BagelConfig
 from mstar_core.spec.params import Parameter
 
+DEFAULT_LENGTH = 1000
+"""Ids of an answer or a thought. The reference counts bos among them."""
+
 RENORMS = ("global", "channel", "text_channel")
 
 _MOST_STEPS, _MOST_SCALE = 1000, 100
@@ -33,24 +36,22 @@ def parameters(config: BagelConfig) -> tuple[Parameter, ...]:
 
 
 def _text(config: BagelConfig) -> tuple[Parameter, ...]:
-    most = config.llm.positions
+    most, left_out = config.llm.positions, f"Left out: {DEFAULT_LENGTH}, or as many as there is room for."
     return (
         Parameter(name="think", kind="bool", default=False, doc="Think first, in words, before the answer or picture."),
         Parameter(
             name="max_tokens",
             kind="int",
-            default=min(1000, most // 2),
             minimum=1,
             maximum=most,
-            doc="The most ids of an answer, thoughts included; one cut short ends as 'length'.",
+            doc=f"The most ids of an answer, thoughts included; one cut short ends as 'length'. {left_out}",
         ),
         Parameter(
             name="max_think_tokens",
             kind="int",
-            default=min(1000, most // 2),
             minimum=1,
             maximum=most,
-            doc="The most ids that are thought before a picture.",
+            doc=f"The most ids that are thought before a picture. {left_out}",
         ),
         Parameter(
             name="temperature",

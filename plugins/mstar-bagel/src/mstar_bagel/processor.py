@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mstar_bagel.config import BagelConfig
 from mstar_bagel.contents import Contents, Floats, sort_contents
-from mstar_bagel.parameters import resolved
+from mstar_bagel.parameters import DEFAULT_LENGTH, resolved
 from mstar_bagel.prompts import THINK_TO_ANSWER, THINK_TO_PAINT
 from mstar_bagel.renderer import BagelRenderer
 from mstar_bagel.tokenizer import BagelTokenizer
@@ -43,7 +43,7 @@ class BagelProcessor:
             **self._thinking(settled),
             **self._noises(contents, settled, fitted),
         }
-        self._check_room(inputs, settled)
+        settled |= self._lengths(inputs, settled)
         return Prepared(inputs=inputs, params=settled, outputs=frozenset({"image"}))
 
     def render(self, prepared: Prepared) -> BagelRenderer:
@@ -99,17 +99,24 @@ class BagelProcessor:
                 raise InvalidRequest(f"{name!r} has shapes {shapes}, here {wanted[name]} are needed", param=name)
         return contents.noises
 
-    def _check_room(self, inputs: Mapping[str, Sequence[Array]], params: Mapping[str, Any]) -> None:
-        """Texts take a position each id, pictures one each time they are seen."""
+    def _lengths(self, inputs: Mapping[str, Sequence[Array]], params: Mapping[str, Any]) -> dict[str, int]:
+        """How much may be written: what is asked for, else the default or what there is room for.
+
+        Texts take a position each id, pictures one each time they are seen, and one is the picture's that is made.
+        """
         positions = self._config.llm.positions
-        texts = [*inputs["content"], *inputs.get("think_to_answer", ()), *inputs.get("think_to_paint", ())]
-        read = sum(len(each) if each.ndim == 1 else 2 for each in texts) + 1
-        written = max(params["max_tokens"], params["max_think_tokens"] if params["think"] else 0)
-        if read + written > positions:
-            field = "max_tokens" if written == params["max_tokens"] else "max_think_tokens"
-            fitting = positions - read
-            raise InvalidRequest(
-                f"{field!r} of {written} and an input of {read} positions exceed the model's {positions}; "
-                + (f"at most {fitting} fit" if fitting > 0 else "the input is too long"),
-                param=field if fitting > 0 else "input",
-            )
+        read = [*inputs["content"], *inputs.get("think_to_answer", ()), *inputs.get("think_to_paint", ())]
+        room = positions - sum(len(each) if each.ndim == 1 else 2 for each in read) - 1
+        if room < 1:
+            raise InvalidRequest(f"'input' is too long: the model knows {positions} positions", param="input")
+        lengths = {}
+        for name in ("max_tokens", "max_think_tokens"):
+            wanted = min(DEFAULT_LENGTH, room) if params[name] is None else params[name]
+            if wanted > room:
+                raise InvalidRequest(
+                    f"{name!r} of {wanted} exceeds the model's {positions} positions with this input; "
+                    f"at most {room} fit",
+                    param=name,
+                )
+            lengths[name] = wanted
+        return lengths

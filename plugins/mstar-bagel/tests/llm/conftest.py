@@ -18,7 +18,7 @@ from mstar_bagel.painter import Guidance
 
 from mstar_core import hookimpl
 from mstar_core.client.service import Service
-from mstar_core.spec.content import Content, Image, Progress, Text
+from mstar_core.spec.content import Content, Image, Progress, Tensor, Text
 from mstar_core.testing.plugins import registry_with
 
 SPECIAL = {
@@ -213,3 +213,63 @@ def ask() -> Callable[..., Answer]:
         return _answer_of(service.submit("bagel", pieces, params, outputs=frozenset(made.split())))
 
     return asking
+
+
+def _words(ids: Sequence[int]) -> str:
+    """The text whose ids these are: a number is a word."""
+    return " ".join(map(str, ids))
+
+
+def _pictures(case: Any) -> list[Image]:
+    """The given pictures, in order."""
+    names = sorted(name for name in case.tensors if name.startswith("image") and name[5:].isdigit())
+    return [Image(case[name].numpy()) for name in names]
+
+
+def _content(case: Any) -> list[Content | str]:
+    """What an image case was given, and the noises that were drawn."""
+    shown = _pictures(case)
+    items = [shown[item["image"]] if "image" in item else _words(item["text_ids"]) for item in case.about["items"]]
+    noises = [Tensor("noise", case["init_noise"].numpy())]
+    if case.about["vae_sample"]:
+        noises += [Tensor("posterior_noise", case[f"vae{n}_eps"][0].numpy()) for n in range(len(shown))]
+    return [*items, *noises]
+
+
+def _params(case: Any) -> dict[str, Any]:
+    """An image case's parameters by our names. The reference's length of a thought counts bos."""
+    given = case.about["hyper"]
+    height, width = case.about["output_hw"]
+    return {
+        "steps": given["num_timesteps"],
+        "timestep_shift": given["timestep_shift"],
+        "text_scale": given["cfg_text_scale"],
+        "img_scale": given["cfg_img_scale"],
+        "interval_start": given["cfg_interval"][0],
+        "interval_end": given["cfg_interval"][1],
+        "renorm": given["cfg_renorm_type"],
+        "renorm_min": given["cfg_renorm_min"],
+        "height": height,
+        "width": width,
+        "sample_posterior": case.about["vae_sample"],
+        "think": case.about["think"],
+        **({"max_think_tokens": given["max_think_token_n"] - 1} if case.about["think"] else {}),
+    }
+
+
+@pytest.fixture(scope="session")
+def words() -> Callable[[Sequence[int]], str]:
+    """The text whose ids these are."""
+    return _words
+
+
+@pytest.fixture(scope="session")
+def shown_in() -> Callable[[Any], list[Image]]:
+    """The pictures that were given in a case, in order."""
+    return _pictures
+
+
+@pytest.fixture(scope="session")
+def asked_in() -> Callable[[Any], tuple[list[Content | str], dict[str, Any]]]:
+    """An image case as a request: content and parameters."""
+    return lambda case: (_content(case), _params(case))

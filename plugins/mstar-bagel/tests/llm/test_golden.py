@@ -10,15 +10,9 @@ from mstar_bagel.llm.weights import load_backbone
 from mstar_bagel.prompts import THINK_TO_ANSWER, THINK_TO_PAINT
 from mstar_bagel.tokenizer import BagelTokenizer
 
-from mstar_core.spec.content import Image, Tensor
-
 pytestmark = pytest.mark.golden
 
 BRANCHES = ("main", "cfg_text", "cfg_img")
-
-
-def words(ids):
-    return " ".join(map(str, ids))
 
 
 @pytest.fixture
@@ -29,44 +23,7 @@ def ids_of(checkpoint_of):
     return reading
 
 
-def pictures(case):
-    """The given pictures, in order."""
-    names = sorted(name for name in case.tensors if name.startswith("image") and name[5:].isdigit())
-    return [Image(case[name].numpy()) for name in names]
-
-
-def content(case):
-    """What an image case was given, and the noises that were drawn."""
-    shown = pictures(case)
-    items = [shown[item["image"]] if "image" in item else words(item["text_ids"]) for item in case.about["items"]]
-    noises = [Tensor("noise", case["init_noise"].numpy())]
-    if case.about["vae_sample"]:
-        noises += [Tensor("posterior_noise", case[f"vae{n}_eps"][0].numpy()) for n in range(len(shown))]
-    return [*items, *noises]
-
-
-def hyper(case):
-    """An image case's parameters by our names. The reference's length of a thought counts bos."""
-    given = case.about["hyper"]
-    height, width = case.about["output_hw"]
-    return {
-        "steps": given["num_timesteps"],
-        "timestep_shift": given["timestep_shift"],
-        "text_scale": given["cfg_text_scale"],
-        "img_scale": given["cfg_img_scale"],
-        "interval_start": given["cfg_interval"][0],
-        "interval_end": given["cfg_interval"][1],
-        "renorm": given["cfg_renorm_type"],
-        "renorm_min": given["cfg_renorm_min"],
-        "height": height,
-        "width": width,
-        "sample_posterior": case.about["vae_sample"],
-        "think": case.about["think"],
-        **({"max_think_tokens": given["max_think_token_n"] - 1} if case.about["think"] else {}),
-    }
-
-
-def test_every_layer_of_a_prefilled_text_is_that_of_the_reference(text_case, keeper, log, ask):
+def test_every_layer_of_a_prefilled_text_is_that_of_the_reference(text_case, keeper, log, ask, words):
     ask(keeper(text_case.directory), [words(text_case.about["prompt_ids"])], "text", max_tokens=8)
     (step,) = log.of("read_text")
     text_case.check(step["hidden"], "prefill_hidden")
@@ -76,19 +33,21 @@ def test_every_layer_of_a_prefilled_text_is_that_of_the_reference(text_case, kee
     text_case.check(torch.stack(step["values"]), "prefill_v")
 
 
-def test_a_text_goes_on_as_in_the_reference(text_case, keeper, log, ask, ids_of):
+def test_a_text_goes_on_as_in_the_reference(text_case, keeper, log, ask, ids_of, words):
     answer = ask(keeper(text_case.directory), [words(text_case.about["prompt_ids"])], "text", max_tokens=8)
     assert ids_of(text_case, answer.text) == text_case["decode_tokens"].tolist()
     assert answer.end == "length"
     text_case.check(torch.cat([step["logits"] for step in log.of("decode")])[:8], "decode_logits")
 
 
-def test_an_answer_about_pictures_is_that_of_the_reference(understanding_case, keeper, log, ask, ids_of):
+def test_an_answer_about_pictures_is_that_of_the_reference(
+    understanding_case, keeper, log, ask, ids_of, shown_in, words
+):
     about = understanding_case.about
     most = about.get("max_think_token_n") or about["max_length"]
     answer = ask(
         keeper(understanding_case.directory),
-        [*pictures(understanding_case), words(about["prompt_ids"])],
+        [*shown_in(understanding_case), words(about["prompt_ids"])],
         "text",
         max_tokens=most - 1,
         think=about.get("think", False),
@@ -100,8 +59,9 @@ def test_an_answer_about_pictures_is_that_of_the_reference(understanding_case, k
     assert (logits - wanted).abs().max() / wanted.square().mean().sqrt() <= understanding_case.tolerance["float32"]
 
 
-def test_a_picture_and_every_step_to_it_are_those_of_the_reference(image_case, keeper, log, ask):
-    answer = ask(keeper(image_case.directory), content(image_case), **hyper(image_case))
+def test_a_picture_and_every_step_to_it_are_those_of_the_reference(image_case, keeper, log, ask, asked_in):
+    content, params = asked_in(image_case)
+    answer = ask(keeper(image_case.directory), content, **params)
     for name in ("t", "x", "v", "v_norm", "v_main", "v_cfg_text", "v_cfg_img"):
         if name in image_case.tensors:
             image_case.check(log.column(name), name)
@@ -110,8 +70,9 @@ def test_a_picture_and_every_step_to_it_are_those_of_the_reference(image_case, k
     image_case.check_picture(picture, "image_uint8")
 
 
-def test_what_goes_into_and_through_the_layers_is_that_of_the_reference(image_case, keeper, log, ask):
-    ask(keeper(image_case.directory), content(image_case), **hyper(image_case))
+def test_what_goes_into_and_through_the_layers_is_that_of_the_reference(image_case, keeper, log, ask, asked_in):
+    content, params = asked_in(image_case)
+    ask(keeper(image_case.directory), content, **params)
     first = log.of("image_gen")[0]
     rows = len(image_case["step0_llm_in"])
     image_case.check(first["rows"][:rows], "step0_llm_in")
@@ -122,8 +83,9 @@ def test_what_goes_into_and_through_the_layers_is_that_of_the_reference(image_ca
         image_case.check(seen["rows"][1:-1], f"vit{number}_llm_in")
 
 
-def test_every_context_is_where_the_reference_has_it(image_case, keeper, log, ask):
-    ask(keeper(image_case.directory), content(image_case), **hyper(image_case))
+def test_every_context_is_where_the_reference_has_it(image_case, keeper, log, ask, asked_in):
+    content, params = asked_in(image_case)
+    ask(keeper(image_case.directory), content, **params)
     (positions,) = log.of("image_gen")[0]["positions"]
     for branch in BRANCHES:
         wanted = image_case.about["contexts"][branch]["position"]
@@ -133,8 +95,9 @@ def test_every_context_is_where_the_reference_has_it(image_case, keeper, log, as
             assert positions["main"] == wanted  # main stands for it
 
 
-def test_thoughts_are_those_of_the_reference(image_case, keeper, log, ask, ids_of):
-    answer = ask(keeper(image_case.directory), content(image_case), "text image", **hyper(image_case))
+def test_thoughts_are_those_of_the_reference(image_case, keeper, log, ask, ids_of, asked_in):
+    content, params = asked_in(image_case)
+    answer = ask(keeper(image_case.directory), content, "text image", **params)
     thought = image_case.about.get("think_returned_tokens", [500])
     assert [500, *ids_of(image_case, answer.text)] == thought
     if image_case.about["think"]:
@@ -162,10 +125,10 @@ def test_the_prompts_to_think_are_those_of_the_reference(pieces_case):
     assert prompts["und"]["text"] == THINK_TO_ANSWER
 
 
-def test_a_picture_is_as_large_as_the_reference_makes_it(image_case, keeper, ask):
-    params = hyper(image_case)
-    if pictures(image_case):
+def test_a_picture_is_as_large_as_the_reference_makes_it(image_case, keeper, ask, asked_in, shown_in):
+    content, params = asked_in(image_case)
+    if shown_in(image_case):
         del params["width"], params["height"]
-    (picture,) = ask(keeper(image_case.directory), content(image_case), **params).pictures
+    (picture,) = ask(keeper(image_case.directory), content, **params).pictures
     assert list(picture.shape[:2]) == image_case.about["output_hw"]
     assert picture.dtype == np.uint8

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mstar_core.errors import Cancelled
-from mstar_core.spec.content import Image, Progress, Text
+from mstar_core.spec.content import Image, Text
+from mstar_core.spec.placement import Placement
 
 RANDOM = np.random.default_rng(0)
 PHOTO = Image(RANDOM.integers(0, 256, (50, 40, 3), np.uint8))
@@ -19,6 +20,14 @@ LOAD = [
     (["1 2 3"], {"width": 48, "height": 64, "steps": 5, "seed": 6, "img_scale": 1.5, "renorm": "channel"}),
 ]
 """Requests that differ in everything that a batch could mix up."""
+
+
+TALK = (["1 2 3", PHOTO, "4 5"], "text")
+
+
+def submit(service, content, made, **params):
+    pieces = [Text(piece) if isinstance(piece, str) else piece for piece in content]
+    return service.submit("bagel", pieces, params, outputs=frozenset(made.split()))
 
 
 @pytest.fixture(scope="module")
@@ -81,34 +90,43 @@ def test_a_sampled_posterior_repeats_with_the_seed_and_is_not_the_mean(paint):
     assert differ(sampled, paint(PHOTO, "1 2", sample_posterior=False))
 
 
-def test_requests_that_paint_together_get_what_each_gets_alone(service, ask, answer_of):
+def test_requests_that_paint_together_get_what_each_gets_alone(keeper, log, fixture_dir, ask, answer_of):
+    service = keeper(fixture_dir)
     alone = [ask(service, content, "text image", **params) for content, params in LOAD]
-    words = ask(service, [PHOTO, "1 2 3"], "text", max_tokens=40, temperature=1.0, seed=9)
-    tickets = [
-        service.submit("bagel", [Text(c) if isinstance(c, str) else c for c in content], params)
-        for content, params in LOAD
-    ]
-    talk = service.submit(
-        "bagel", [PHOTO, Text("1 2 3")], {"max_tokens": 40, "temperature": 1.0, "seed": 9}, outputs=frozenset({"text"})
-    )
-    together = [answer_of(ticket) for ticket in tickets]
-    for one, other in zip(alone, together, strict=True):
+    spoken = {"max_tokens": 40, "temperature": 1.0, "seed": 9}
+    said = ask(service, *TALK, **spoken)
+    log.clear()
+    tickets = [submit(service, content, "text image", **params) for content, params in LOAD]
+    talk = submit(service, *TALK, **spoken)
+    for one, ticket in zip(alone, tickets, strict=True):
+        other = answer_of(ticket)
         np.testing.assert_array_equal(one.pictures[0], other.pictures[0])
-        assert one.progress == other.progress
-    assert answer_of(talk).text == words.text
+        assert (one.text, one.progress, one.usage) == (other.text, other.progress, other.usage)
+    assert answer_of(talk).text == said.text
+    assert max(len(step["positions"]) for step in log.of("image_gen")) > 1
 
 
-def test_a_picture_that_nobody_wants_any_more_stops_within_a_step(service, answer_of):
-    ticket = service.submit("bagel", [Text("1 2")], {**SMALL, "steps": 1000}, outputs=frozenset({"image"}))
-    seen = 0
-    with pytest.raises(Cancelled):
+def test_a_picture_that_nobody_wants_any_more_is_not_finished(keeper, log, fixture_dir, ask):
+    service = keeper(fixture_dir)
+    ticket = submit(service, ["1 2"], "image", **SMALL | {"steps": 1000})
+    with pytest.raises(Cancelled):  # noqa: PT012 (what is cancelled is the loop)
         for piece in ticket:
-            assert isinstance(piece, Progress)
-            seen = piece.done
-            if seen == 3:
+            if piece.done == 3:
                 ticket.cancel()
-    assert seen < 100
-    assert answer_of(service.submit("bagel", [Text("1")], SMALL, outputs=frozenset({"image"}))).end == "stop"
+    made = len(log.euler)
+    ask(service, ["1 2"], **SMALL)
+    assert len(log.euler) <= made + 1 + SMALL["steps"]  # the step under way, and those of the next request
+    assert made < 500
+
+
+@pytest.mark.parametrize("group", [{"batch": {"tokens": 5}}, {"kv": {"tokens": 512}}], ids=["cut", "parked"])
+def test_small_batches_and_pools_change_nothing(serve, checkpoint_of, fixture_dir, ask, answer_of, service, group):
+    placement = Placement.model_validate({"workers": {"main": {}}, "groups": [{"nodes": ["llm"], **group}]})
+    alone = [ask(service, content, **params) for content, params in LOAD]
+    with serve(checkpoint_of(fixture_dir), placement) as small:
+        tickets = [submit(small, content, "image", **params) for content, params in LOAD]
+        for one, ticket in zip(alone, tickets, strict=True):
+            np.testing.assert_array_equal(one.pictures[0], answer_of(ticket).pictures[0])
 
 
 def test_thoughts_are_shown_to_those_who_want_text(service, ask):
