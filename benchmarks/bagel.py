@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,7 @@ def compare(task: str, batch: int, peers: tuple[ReferencePeer, SystemPeer], roun
     asked = requests(batch)
     reference, system = peers
     difference = apart(system.run(task, asked), reference.run(task, asked))
-    taken = [[timed(lambda peer=peer: peer.run(task, asked)) for peer in peers] for _ in range(rounds)]
+    taken = [[timed(partial(peer.run, task, asked)) for peer in peers] for _ in range(rounds)]
     middle = [[statistics.median(round[peer][axis] for round in taken) for axis in (0, 1)] for peer in (0, 1)]
     return Measured(
         task=task,

@@ -1,6 +1,5 @@
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,10 +8,6 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from mstar_core.errors import CheckpointError
-from mstar_core.plugins.assemble import assemble, locate
-from mstar_core.spec.placement import check_placement, load_placement
-
-PLACEMENTS = Path(__file__).parents[2] / "placements"
 
 
 @pytest.fixture
@@ -68,8 +63,3 @@ def test_the_bundled_tokenizer_keeps_any_text_and_knows_the_special_tokens(tiny)
     text = "Ein Käfer 🐞\n <think> so </think>"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
     assert tokenizer.encode("<|im_start|>a<|vision_end|>").ids[::2] == [257, 260]
-
-
-@pytest.mark.parametrize("path", sorted(PLACEMENTS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_placements_that_ship_fit_the_model(registry, path):
-    check_placement(load_placement(path), [assemble(registry, "bagel", locate(registry.card("bagel")))])
