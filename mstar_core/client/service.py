@@ -206,4 +206,4 @@ def _complete(spec: ModelSpec, prepared: Prepared, outputs: frozenset[str] | Non
         if not each.optional and not prepared.inputs.get(each.name):
             raise RequestError(f"the processor of {spec.card.name!r} gave no input {each.name!r}")
     inputs = {name: [np.asarray(array, order="C") for array in arrays] for name, arrays in prepared.inputs.items()}
-    return Prepared(inputs=inputs, params=prepared.params, outputs=outputs or prepared.outputs or made)
+    return Prepared(inputs=inputs, params=prepared.params, outputs=outputs or prepared.outputs & made or made)

@@ -46,7 +46,8 @@ class Guidance(StatelessNode):
         now, then = grid[call.step - 1], grid[call.step]
         velocity = self._velocity(call, float(now))
         return {
-            "latents": torch.as_tensor(call.inputs["latents"]).to(self._device) - velocity * (now - then).to(self._device),
+            "latents": torch.as_tensor(call.inputs["latents"]).to(self._device)
+            - velocity * (now - then).to(self._device),
             "time": then,
             "progress": torch.tensor([call.step, len(grid) - 1]),
         }

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mstar_core.spec.content import Image
-from mstar_core.spec.placement import BatchPlace, WorkerPlace, load_placement
+from mstar_core.errors import InvalidRequest
+from mstar_core.spec.content import Image, Text
+from mstar_core.spec.placement import BatchPlace, Placement, WorkerPlace, load_placement
 
 FILES = sorted((Path(__file__).parents[3] / "placements").glob("*.yaml"))
 
@@ -84,6 +85,16 @@ def test_contexts_apart_may_be_read_in_parts(serve, ask, branches, alone):
     content, params = _asked("interleaved")
     with serve(placement=branches.model_copy(update={"groups": tuple(small)})) as service:
         np.testing.assert_array_equal(ask(service, *content, **params).pictures[0], alone["interleaved"].pictures[0])
+
+
+def test_a_model_without_its_painter_answers_only(serve):
+    omit = {"bagel": {"omit": ["vae_encoder", "vae_decoder", "guidance"]}}
+    with serve(placement=Placement.model_validate({"workers": {"main": {}}, "models": omit})) as service:
+        ticket = service.submit("bagel", [ONE, Text("what is it")], {"max_tokens": 3})
+        assert all(isinstance(piece, Text) for piece in ticket)
+        assert ticket.end.usage["output_tokens"] == 3
+        with pytest.raises(InvalidRequest, match="makes text, not image"):
+            service.submit("bagel", [Text("a cat")], {}, outputs=frozenset({"image"}))
 
 
 @pytest.fixture(scope="module")
