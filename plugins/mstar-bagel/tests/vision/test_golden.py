@@ -23,6 +23,11 @@ def given_pictures(case):
     return range(sum(bool(re.fullmatch(r"image\d+", name)) for name in case.tensors))
 
 
+def latent_of(made, patch):
+    """The latent that the encoder gave as tokens."""
+    return unpack_latent(made["tokens"][None], int(made["grid"][0]), patch)
+
+
 def channels_first(picture):
     return normalised(torch.as_tensor(picture)).permute(2, 0, 1)
 
@@ -67,9 +72,8 @@ def test_the_encoder_gives_moments_and_latents_of_the_reference(vae_case, node, 
     vae_case.check(encoder.model.latent(mean), "latent")
     of_mean = encoder.compute(call({"picture": picture}, sample_posterior=False))["tokens"]
     vae_case.check(of_mean, "latent_packed")
-    sampled = encoder.compute(call({"picture": picture, "posterior_noise": vae_case["eps"][0]}))["tokens"]
-    rows = pixels.shape[2] // 16
-    vae_case.check(unpack_latent(sampled[None], rows, encoder.patch), "latent_sampled")
+    sampled = encoder.compute(call({"picture": picture, "posterior_noise": vae_case["eps"][0]}))
+    vae_case.check(latent_of(sampled, encoder.patch), "latent_sampled")
 
 
 @pytest.mark.parametrize(("latent", "pixels"), [("latent", "recon"), ("random_latent", "random_decoded")])
@@ -94,9 +98,8 @@ def test_pictures_to_edit_become_the_latents_of_the_reference(image_case, node, 
         noise = image_case.tensors.get(f"vae{index}_eps")
         sampling = {"sample_posterior": False} if noise is None else {}
         inputs = {"picture": picture, "posterior_noise": None if noise is None else noise[0]}
-        tokens = encoder.compute(call(inputs, **sampling))["tokens"]
-        latent = unpack_latent(tokens[None], picture.shape[0] // 16, encoder.patch)
-        image_case.check(latent, f"vae{index}_latent")
+        made = encoder.compute(call(inputs, **sampling))
+        image_case.check(latent_of(made, encoder.patch), f"vae{index}_latent")
 
 
 def test_pictures_to_edit_become_the_rows_of_the_reference(image_case, node, transforms):
