@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 from mstar_bagel import plugin
+from mstar_bagel.config import BagelConfig
 from mstar_bagel.llm.nodes import LanguageModel
 from mstar_bagel.painter import Guidance
+from mstar_bagel.tokenizer import BagelTokenizer
 
 from mstar_core import hookimpl
 from mstar_core.client.service import Service
@@ -273,3 +275,13 @@ def shown_in() -> Callable[[Any], list[Image]]:
 def asked_in() -> Callable[[Any], tuple[list[Content | str], dict[str, Any]]]:
     """An image case as a request: content and parameters."""
     return lambda case: (_content(case), _params(case))
+
+
+@pytest.fixture(scope="session")
+def ids_of(checkpoint_of) -> Callable[[Any, str], list[int]]:
+    """The ids of a text in a case's vocabulary."""
+
+    def reading(case: Any, text: str) -> list[int]:
+        return BagelTokenizer(checkpoint_of(case.directory), BagelConfig.read(case.directory).ids).segment(text)[1:-1]
+
+    return reading

@@ -3,24 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from mstar_bagel.config import BagelConfig
 from mstar_bagel.guidance import times
 from mstar_bagel.llm.latents import sinusoids
 from mstar_bagel.llm.weights import load_backbone
 from mstar_bagel.prompts import THINK_TO_ANSWER, THINK_TO_PAINT
-from mstar_bagel.tokenizer import BagelTokenizer
 
 pytestmark = pytest.mark.golden
 
 BRANCHES = ("main", "cfg_text", "cfg_img")
-
-
-@pytest.fixture
-def ids_of(checkpoint_of):
-    def reading(case, text):
-        return BagelTokenizer(checkpoint_of(case.directory), BagelConfig.read(case.directory).ids).segment(text)[1:-1]
-
-    return reading
 
 
 def test_every_layer_of_a_prefilled_text_is_that_of_the_reference(text_case, keeper, log, ask, words):

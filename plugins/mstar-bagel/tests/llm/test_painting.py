@@ -25,6 +25,10 @@ LOAD = [
 TALK = (["1 2 3", PHOTO, "4 5"], "text")
 
 
+def placed(**group):
+    return Placement.model_validate({"workers": {"main": {}}, "groups": [{"nodes": ["llm"], **group}]})
+
+
 def submit(service, content, made, **params):
     pieces = [Text(piece) if isinstance(piece, str) else piece for piece in content]
     return service.submit("bagel", pieces, params, outputs=frozenset(made.split()))
@@ -119,14 +123,20 @@ def test_a_picture_that_nobody_wants_any_more_is_not_finished(keeper, log, fixtu
     assert made < 500
 
 
-@pytest.mark.parametrize("group", [{"batch": {"tokens": 5}}, {"kv": {"tokens": 512}}], ids=["cut", "parked"])
-def test_small_batches_and_pools_change_nothing(serve, checkpoint_of, fixture_dir, ask, answer_of, service, group):
-    placement = Placement.model_validate({"workers": {"main": {}}, "groups": [{"nodes": ["llm"], **group}]})
-    alone = [ask(service, content, **params) for content, params in LOAD]
-    with serve(checkpoint_of(fixture_dir), placement) as small:
+def test_small_batches_change_nothing(serve, checkpoint_of, fixture_dir, service, ask, answer_of):
+    with serve(checkpoint_of(fixture_dir), placed(batch={"tokens": 5})) as small:
         tickets = [submit(small, content, "image", **params) for content, params in LOAD]
-        for one, ticket in zip(alone, tickets, strict=True):
-            np.testing.assert_array_equal(one.pictures[0], answer_of(ticket).pictures[0])
+        for (content, params), ticket in zip(LOAD, tickets, strict=True):
+            np.testing.assert_array_equal(ask(service, content, **params).pictures[0], answer_of(ticket).pictures[0])
+
+
+def test_a_pool_that_is_too_small_for_all_changes_nothing(serve, checkpoint_of, fixture_dir, service, ask, answer_of):
+    crowd = [{"steps": 4, "seed": seed, "think": True, "max_think_tokens": 20} for seed in range(5)]
+    content = ["10 11", PHOTO, "12", PHOTO, "13 14"]
+    with serve(checkpoint_of(fixture_dir), placed(kv={"tokens": 512})) as small:
+        tickets = [submit(small, content, "image", **params) for params in crowd]
+        for params, ticket in zip(crowd, tickets, strict=True):
+            np.testing.assert_array_equal(ask(service, content, **params).pictures[0], answer_of(ticket).pictures[0])
 
 
 def test_thoughts_are_shown_to_those_who_want_text(service, ask):
