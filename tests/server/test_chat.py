@@ -14,6 +14,7 @@ import pytest
 from mstar_core.errors import NodeFailed, Overloaded
 from mstar_core.media import decode_image, encode_audio
 from mstar_core.spec.content import Audio, Image, Progress, Text, Video
+from mstar_core.spec.params import Parameter
 from mstar_core.testing.clips import clip_file, image_file, moving
 
 RED = np.full((2, 4, 3), (255, 0, 0), np.uint8)
@@ -45,6 +46,14 @@ def pixels_of(image):
     body = base64.b64decode(data)
     assert body.startswith(b"\x89PNG")
     return decode_image(body)
+
+
+@pytest.fixture(scope="module")
+def shared_service(scripted):
+    """For what the toy painter does not do: `talker` takes and makes everything; `mute` has no conversations."""
+    kinds = ("text", "audio", "image", "video", "tensor")
+    voice = Parameter(name="voice", kind="str", default="tara", choices=("tara", "leo"), doc="Who speaks.")
+    return scripted({"talker": (kinds, kinds, ("/v1/chat/completions",), (voice,)), "mute": (kinds, kinds, (), ())})
 
 
 @pytest.fixture
@@ -293,7 +302,7 @@ def test_media_that_the_model_does_not_take_are_refused(refusal):
 
 
 def test_model_without_the_route_is_refused_with_those_that_have_it(http):
-    reply = http.post("/v1/chat/completions", json={"model": "speaker", "messages": HELLO})
+    reply = http.post("/v1/chat/completions", json={"model": "mute", "messages": HELLO})
     assert reply.status_code == 400
     assert "models that do: talker" in reply.json()["error"]["message"]
 
