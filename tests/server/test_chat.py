@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -195,6 +196,18 @@ def test_seed_decides_alone_and_its_ends_work(answer):
     assert said[0] == said[3] == "00 user: Hello."
     assert said[1] == "07 user: Hello."
     assert said[2] == "05 user: Hello."
+
+
+def test_each_of_many_callers_gets_its_own_answer(ask):
+    def call(number):
+        said = [{"role": "user", "content": f"I am {number}."}]
+        whole = ask(said, temperature=1.0, seed=number).choices[0].message.content
+        pieces = ask(said, temperature=1.0, seed=number, stream=True)
+        return whole, "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
+
+    with ThreadPoolExecutor(32) as callers:
+        answers = list(callers.map(call, range(32)))
+    assert answers == [2 * (f"{number:02} user: I am {number}.",) for number in range(32)]
 
 
 def test_pictures_come_as_images_beside_the_text(ask):
