@@ -113,9 +113,9 @@ class Service:
     ) -> Ticket:
         """Check a request, prepare its tensors, and send it on its way.
 
-        `outputs` are the modalities wanted (default: all that the model makes); after `timeout` seconds the request
-        fails (default: the model's own deadline). Raises `NotFound`, `InvalidRequest`,
-        `Conflict` or `Unavailable`; what only the Conductor knows is raised by the ticket's iteration. Does CPU work:
+        `outputs` are the modalities wanted (default: those that the processor chooses, or all that the model makes);
+        after `timeout` seconds the request fails (default: the model's own deadline). Raises `NotFound`,
+        `InvalidRequest`, `Conflict` or `Unavailable`; what only the Conductor knows is raised by the ticket's iteration. Does CPU work:
         in an event loop, call it from a thread.
         """
         if self._closed:

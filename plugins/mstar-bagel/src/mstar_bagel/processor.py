@@ -24,7 +24,8 @@ Array = NDArray[Any]
 
 class BagelProcessor:
     """Prepares for both tasks, since only the machine knows which is asked for: pictures as both encoders see them, and
-    the prompts of both ways of thinking. Without a word from the client a picture is made.
+    the prompts of both ways of thinking. Unless the client says what it wants, a text alone is painted, and what is
+    said of a picture is answered.
     """
 
     def __init__(self, config: BagelConfig, checkpoint: Path) -> None:
@@ -44,7 +45,8 @@ class BagelProcessor:
             **self._noises(contents, settled, fitted),
         }
         settled |= self._lengths(inputs, settled)
-        return Prepared(inputs=inputs, params=settled, outputs=frozenset({"image"}))
+        outputs = frozenset({"text" if contents.pictures else "image"})
+        return Prepared(inputs=inputs, params=settled, outputs=outputs)
 
     def render(self, prepared: Prepared) -> BagelRenderer:
         """A renderer for one request."""
