@@ -115,8 +115,8 @@ class Service:
 
         `outputs` are the modalities wanted (default: those that the processor chooses, or all that the model makes);
         after `timeout` seconds the request fails (default: the model's own deadline). Raises `NotFound`,
-        `InvalidRequest`, `Conflict` or `Unavailable`; what only the Conductor knows is raised by the ticket's iteration. Does CPU work:
-        in an event loop, call it from a thread.
+        `InvalidRequest`, `Conflict` or `Unavailable`; what only the Conductor knows is raised by the ticket's
+        iteration. Does CPU work: in an event loop, call it from a thread.
         """
         if self._closed:
             raise Unavailable("the server has stopped")
