@@ -1,8 +1,9 @@
 """Pictures, edits and answers of BAGEL beside the reference's way of computing them, in alternating rounds.
 
-    python benchmarks/bagel.py [--tasks paint,edit,answer] [--batches 1,4] [--rounds 3] [--steps 50] [--json FILE]
+    python benchmarks/bagel.py [--tasks paint,edit,answer] [--batches 1,4] [--dtypes bfloat16,float32] [--compile]
+                               [--rounds 3] [--steps 50] [--json FILE]
 
-A middle size, random float32 weights: language model of width 512, 6 layers, 8 heads, 2 KV heads; the ViT and the
+A middle size, random weights: language model of width 512, 6 layers, 8 heads, 2 KV heads; the ViT and the
 autoencoder of the recorded cases. Prompts of 20 ids, pictures of 128 x 128, one thread.
 
     paint   a picture from a prompt, text guidance 4: two branches at the guided steps
@@ -10,9 +11,10 @@ autoencoder of the recorded cases. Prompts of 20 ids, pictures of 128 x 128, one
     answer  a picture and a prompt, then 32 ids of text, greedily
 
 *Reference* is the loop of `bagel_reference.py`; of several requests it runs one after the other, as its interface has
-it. *System* is M* as served, from the requests to the last output at the callers. Both begin with the same noise, and
-before the clock runs their pictures and texts are compared. Figures are medians over the rounds; ratios are of CPU
-seconds of the process, which hardly depend on what else the machine does.
+it. *System* is M* as served, from the requests to the last output at the callers; with `--compile` its language model
+is placed with `compile: true`. Language models are in `dtype` (bfloat16 is what is published), the rest is in float32.
+Both begin with the same noise, and before the clock runs their pictures and texts are compared. Figures are medians
+over the rounds; ratios are of CPU seconds of the process, which hardly depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from tokenizers import Tokenizer
 
 from mstar_core.client.engine import Engine, Result
 from mstar_core.spec.content import Content, Image, Tensor, Text
-from mstar_core.spec.placement import KVPlace, NodeGroup, Placement, WorkerPlace
+from mstar_core.spec.placement import Dtype, KVPlace, NodeGroup, Placement, WorkerPlace
 from mstar_core.testing.plugins import registry_with
 
 PLUGIN = Path(__file__).parents[1] / "plugins" / "mstar-bagel"
@@ -63,6 +65,9 @@ PROMPTS = ("a red bicycle at sea", "two cats under trees", "the moon over a lake
 """Of 20 ids each, one per letter."""
 
 ANSWER = 32
+MOST_APART = 4.0
+"""Levels by which pictures of two computations in bfloat16 may differ in the mean."""
+
 SCALES = {"paint": (1.0, 0.4, "global"), "edit": (2.0, 0.0, "text_channel")}
 """Picture guidance, start of the guided interval and renorm, as the reference's notebook sets them."""
 
@@ -99,8 +104,8 @@ class ReferencePeer:
 
     name = "reference"
 
-    def __init__(self, directory: Path, steps: int) -> None:
-        self._model = Reference(directory)
+    def __init__(self, directory: Path, dtype: Dtype, steps: int) -> None:
+        self._model = Reference(directory, getattr(torch, dtype))
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._steps = steps
 
@@ -129,8 +134,8 @@ class SystemPeer:
 
     name = "system"
 
-    def __init__(self, directory: Path, steps: int, batch: int) -> None:
-        group = NodeGroup(nodes=("llm",), kv=KVPlace(tokens=1024 * batch))
+    def __init__(self, directory: Path, dtype: Dtype, steps: int, batch: int, *, compiled: bool) -> None:
+        group = NodeGroup(nodes=("llm",), dtype=dtype, compile=compiled, kv=KVPlace(tokens=1024 * batch))
         placement = Placement(workers={"main": WorkerPlace(device="cpu", threads=1)}, groups=(group,))
         self._engine = Engine("bagel", checkpoint=directory, placement=placement, registry=registry_with(plugin))
         self._clients = ThreadPoolExecutor(batch)
@@ -148,7 +153,7 @@ class SystemPeer:
         if task == "answer":
             return self._engine.generate(content, outputs=["text"], max_tokens=ANSWER)
         content.append(Tensor("noise", asked.noise))
-        size = {"height": SIDE, "width": SIDE} if task == "paint" else {}
+        size: dict[str, Any] = {"height": SIDE, "width": SIDE} if task == "paint" else {}
         return self._engine.generate(
             content, outputs=["image"], steps=self._steps, text_scale=4.0, sample_posterior=False, **size
         )
@@ -165,6 +170,7 @@ class Measured:
 
     task: str
     batch: int
+    dtype: Dtype
     reference_cpu_s: float
     reference_wall_s: float
     system_cpu_s: float
@@ -190,16 +196,17 @@ def requests(batch: int) -> list[Asked]:
     ]
 
 
-def apart(made: Sequence[Any], wanted: Sequence[Any]) -> float:
-    """The share of values in which pictures differ, by one level at most; texts must be equal."""
+def apart(made: Sequence[Any], wanted: Sequence[Any], dtype: Dtype) -> float:
+    """By how many levels of 255 pictures differ in the mean. In float32 texts are equal, and no value of a picture is
+    off by more than one level; bfloat16 rounds differently in another order of sums."""
     if isinstance(wanted[0], str):
-        assert list(made) == list(wanted), f"{made} instead of {wanted}"
+        assert dtype == "bfloat16" or list(made) == list(wanted), f"{made} instead of {wanted}"
         return 0.0
     difference = np.abs(np.stack(made).astype(int) - np.stack(wanted).astype(int))
-    share = float((difference > 0).mean())
-    assert difference.max() <= 1, f"pictures differ by {difference.max()} levels"
-    assert share <= 0.005, f"pictures differ in {share:.1%} of their values"
-    return share
+    mean = float(difference.mean())
+    assert mean <= (MOST_APART if dtype == "bfloat16" else 0.005), f"pictures differ by {mean} levels in the mean"
+    assert dtype == "bfloat16" or difference.max() <= 1, f"pictures differ by {difference.max()} levels"
+    return mean
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, float]:
@@ -209,16 +216,17 @@ def timed(run: Callable[[], Any]) -> tuple[float, float]:
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
-def compare(task: str, batch: int, peers: tuple[ReferencePeer, SystemPeer], rounds: int) -> Measured:
+def compare(task: str, batch: int, dtype: Dtype, peers: tuple[ReferencePeer, SystemPeer], rounds: int) -> Measured:
     """Both peers in turn, after one run of each whose results must agree."""
     asked = requests(batch)
     reference, system = peers
-    difference = apart(system.run(task, asked), reference.run(task, asked))
+    difference = apart(system.run(task, asked), reference.run(task, asked), dtype)
     taken = [[timed(partial(peer.run, task, asked)) for peer in peers] for _ in range(rounds)]
     middle = [[statistics.median(round[peer][axis] for round in taken) for axis in (0, 1)] for peer in (0, 1)]
     return Measured(
         task=task,
         batch=batch,
+        dtype=dtype,
         reference_cpu_s=middle[0][0],
         reference_wall_s=middle[0][1],
         system_cpu_s=middle[1][0],
@@ -229,11 +237,12 @@ def compare(task: str, batch: int, peers: tuple[ReferencePeer, SystemPeer], roun
 
 def table(results: Sequence[Measured]) -> Table:
     """Each comparison with its ratio."""
-    shown = Table("task", "batch", "reference CPU s", "system CPU s", "ratio", "reference wall s", "system wall s")
+    seconds_of = ("reference CPU s", "system CPU s", "ratio", "reference wall s", "system wall s")
+    shown = Table("task", "batch", "dtype", *seconds_of)
     for each in results:
         seconds = (each.reference_cpu_s, each.system_cpu_s, each.reference_wall_s, each.system_wall_s)
         before, after, *walls = (f"{second:.2f}" for second in seconds)
-        shown.add_row(each.task, str(each.batch), before, after, f"{each.ratio:.2f}", *walls)
+        shown.add_row(each.task, str(each.batch), each.dtype, before, after, f"{each.ratio:.2f}", *walls)
     return shown
 
 
@@ -242,6 +251,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="paint,edit,answer")
     parser.add_argument("--batches", default="1,4")
+    parser.add_argument("--dtypes", default="bfloat16,float32")
+    parser.add_argument("--compile", action="store_true", help="place the language model with compile: true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--json", type=Path, default=RESULTS, help="where to write the figures")
@@ -251,13 +262,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         write_checkpoint(directory)
-        reference = ReferencePeer(directory, arguments.steps)
-        with closing(SystemPeer(directory, arguments.steps, max(batches))) as system:
-            results = [
-                compare(task, batch, (reference, system), arguments.rounds)
-                for task in arguments.tasks.split(",")
-                for batch in batches
-            ]
+        results = []
+        for dtype in arguments.dtypes.split(","):
+            reference = ReferencePeer(directory, dtype, arguments.steps)
+            system = SystemPeer(directory, dtype, arguments.steps, max(batches), compiled=arguments.compile)
+            with closing(system):
+                results += [
+                    compare(task, batch, dtype, (reference, system), arguments.rounds)
+                    for task in arguments.tasks.split(",")
+                    for batch in batches
+                ]
     Console().print(table(results))
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     figures = [{**asdict(each), "steps": arguments.steps, "ratio": each.ratio} for each in results]

@@ -64,11 +64,15 @@ class Context:
 
 
 class Reference:
-    """A checkpoint in float32; requests run one after the other, as the reference's interface has it."""
+    """A checkpoint, its language model in `dtype`; latents, the sums of norms, ViT and autoencoder stay in float32.
 
-    def __init__(self, directory: Path) -> None:
+    Requests run one after the other, as the reference's interface has it.
+    """
+
+    def __init__(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
         self.config = BagelConfig.read(directory)
-        self._weights = {name: each.float() for name, each in load_file(directory / "ema.safetensors").items()}
+        self._dtype = dtype
+        self._weights = {name: each.to(dtype) for name, each in load_file(directory / "ema.safetensors").items()}
         self._vit = _plain(directory, self.config, lambda: VisionTower(self.config.vit, self._hidden), vit_names)
         self._encoder = _plain(directory, self.config, lambda: Encoder(self.config.vae), autoencoder_names("encoder"))
         self._decoder = _plain(directory, self.config, lambda: Decoder(self.config.vae), autoencoder_names("decoder"))
@@ -113,7 +117,7 @@ class Reference:
 
     def _context(self) -> Context:
         llm = self.config.llm
-        empty = torch.empty(0, llm.kv_heads, llm.head_dim)
+        empty = torch.empty(0, llm.kv_heads, llm.head_dim, dtype=self._dtype)
         return Context([empty] * llm.layers, [empty] * llm.layers)
 
     def _read_text(self, context: Context, ids: Sequence[int]) -> None:
@@ -153,16 +157,16 @@ class Reference:
     def _velocity(self, framed: torch.Tensor, context: Context, rows: Rows) -> torch.Tensor:
         places = torch.full((len(framed),), context.position)
         hidden = self._forward(framed, places, context, rows, causal=False, keep=False)
-        return self._linear("llm2vae", hidden[1:-1])
+        return self._linear("llm2vae", hidden[1:-1]).float()
 
     def _embed(self, ids: Sequence[int]) -> torch.Tensor:
         return F.embedding(torch.tensor(ids), self._weights["language_model.model.embed_tokens.weight"])
 
     def _framed(self, x: torch.Tensor) -> torch.Tensor:
         markers = self._embed([self.config.ids.start_of_image, self.config.ids.end_of_image])
-        framed = x.new_zeros(len(x) + 2, self._hidden)
+        framed = markers.new_zeros(len(x) + 2, self._hidden)
         framed[[0, len(x) + 1]] = markers
-        framed[torch.arange(1, len(x) + 1)] = x
+        framed[torch.arange(1, len(x) + 1)] = x.to(self._dtype)
         return framed
 
     def _latent_rows(self, tokens: torch.Tensor, time: torch.Tensor, rows: int) -> torch.Tensor:
@@ -217,15 +221,15 @@ class Reference:
         half = self.config.llm.head_dim // 2
         angles = places[:, None] * self.config.llm.theta ** -(torch.arange(half) / half)  # [rows, head_dim / 2]
         angles = angles.repeat(1, 2)[:, None]
-        return angles.cos(), angles.sin()
+        return angles.cos().to(self._dtype), angles.sin().to(self._dtype)
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
+        return F.linear(x.to(self._dtype), self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
 
     def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return (
-            x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.config.llm.eps) * self._weights[f"{name}.weight"]
-        )
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.config.llm.eps)
+        return normed.to(self._dtype) * self._weights[f"{name}.weight"]
 
     def _mlp(self, name: str, x: torch.Tensor) -> torch.Tensor:
         gated = F.silu(self._linear(f"{name}.gate_proj", x)) * self._linear(f"{name}.up_proj", x)

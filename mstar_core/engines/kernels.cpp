@@ -57,7 +57,7 @@ inline bf16 narrow<bf16>(float value) {  // to nearest, ties to even; a NaN stay
   return bf16{uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
 }
 
-inline Floats splat(float value) { return Floats{} + value; }
+inline Floats splat(float v) { return Floats{v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v}; }
 
 inline Floats load(const float* from) {
   Floats result;
@@ -137,9 +137,10 @@ inline Floats add_pairs(Floats sums, Words weights, Words pair) {
 template <int rows>
 inline void add_group(Floats sums[rows][kVectors], const bf16* weights, const bf16* x, int64_t stride) {
   Words pairs[kVectors];
-  std::memcpy(pairs, weights, sizeof pairs);
-  for (int vector = 0; vector < kVectors; ++vector)
+  for (int vector = 0; vector < kVectors; ++vector) {
+    std::memcpy(&pairs[vector], weights + vector * 2 * kLanes, sizeof pairs[vector]);
     __builtin_prefetch(weights + kAhead * 2 * kBlock + vector * 2 * kLanes);
+  }
   for (int row = 0; row < rows; ++row) {
     uint32_t word;
     std::memcpy(&word, x + row * stride, 4);
@@ -151,9 +152,10 @@ inline void add_group(Floats sums[rows][kVectors], const bf16* weights, const bf
 template <int rows>
 inline void add_group(Floats sums[rows][kVectors], const float* weights, const float* x, int64_t stride) {
   Floats wide[kVectors];
-  std::memcpy(wide, weights, sizeof wide);
-  for (int vector = 0; vector < kVectors; ++vector)
+  for (int vector = 0; vector < kVectors; ++vector) {
+    wide[vector] = load(weights + vector * kLanes);
     __builtin_prefetch(weights + kAhead * kBlock + vector * kLanes);
+  }
   for (int row = 0; row < rows; ++row) {
     const Floats value = splat(x[row * stride]);
     for (int vector = 0; vector < kVectors; ++vector) sums[row][vector] += wide[vector] * value;
@@ -167,7 +169,7 @@ void block_product(const T* x, const T* weights, const T* bias, T* y, int64_t in
     add_group<rows>(sums, weights + input * kBlock, x + input, inputs);
   for (int row = 0; row < rows; ++row) {
     float result[kBlock];
-    std::memcpy(result, sums[row], sizeof result);
+    for (int vector = 0; vector < kVectors; ++vector) store(result + vector * kLanes, sums[row][vector]);
     for (int64_t output = 0; bias && output < width; ++output) result[output] += widen(bias[output]);
     T* to = y + row * outputs;
     int64_t output = 0;
