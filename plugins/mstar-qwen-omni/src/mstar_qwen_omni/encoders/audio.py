@@ -7,6 +7,7 @@ to which here.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,23 +20,12 @@ from mstar_core.nn.linear import Linear
 from mstar_core.nn.transformer import LayerNorm, TransformerBlock
 from mstar_qwen_omni.config import AudioConfig
 from mstar_qwen_omni.encoders.groups import attend_inside
+from mstar_qwen_omni.encoders.rows import rows_of, steps_of
 
 _TIMESCALE = 10000.0
 
 _CONVOLVED_TOGETHER = 500
 """Chunks whose intermediate values are in memory at the same time (the reference's `conv_chunksize`)."""
-
-
-def steps_of(frames: int) -> int:
-    """Steps that three convolutions of stride 2 make of a chunk."""
-    for _ in range(3):
-        frames = (frames + 1) // 2
-    return frames
-
-
-def rows_of(frames: int, chunk: int) -> int:
-    """Rows that a sound of so many frames becomes: those of its whole chunks and of the rest."""
-    return frames // chunk * steps_of(chunk) + steps_of(frames % chunk)
 
 
 class Convolutions(nn.Module):
@@ -46,7 +36,7 @@ class Convolutions(nn.Module):
         channels = (1, config.channels, config.channels, config.channels)
         self.layers = nn.ModuleList(
             nn.Conv2d(inputs, outputs, 3, stride=2, padding=1)
-            for inputs, outputs in zip(channels, channels[1:], strict=False)
+            for inputs, outputs in itertools.pairwise(channels)
         )
         self.out = Linear(config.channels * steps_of(config.mel_bins), [config.hidden])
 

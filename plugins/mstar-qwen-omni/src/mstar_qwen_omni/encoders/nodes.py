@@ -1,4 +1,4 @@
-"""The nodes `audio_encoder` and `vision_encoder`: what they hear and see of all requests of a batch is encoded together."""
+"""The nodes `audio_encoder` and `vision_encoder`. What requests of a batch bring is encoded together."""
 
 from __future__ import annotations
 

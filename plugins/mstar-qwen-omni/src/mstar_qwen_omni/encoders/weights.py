@@ -31,9 +31,7 @@ def load_encoder(build: Callable[[], _Module], context: NodeContext, names: Name
     others = sorted(name for name in weights.shapes if not name.startswith(prefix))
     with torch.device("meta"):
         module = build()
-    load_weights(
-        module, weights, names, device=context.device, dtype=context.dtype, ignore=others, filled=_pack
-    )
+    load_weights(module, weights, names, device=context.device, dtype=context.dtype, ignore=others, filled=_pack)
     return module
 
 

@@ -1,11 +1,11 @@
 """The prompt in ChatML, as the published chat template renders it.
 
-    <|im_start|>role\n content <|im_end|>\n    for every turn, and then
-    <|im_start|>assistant\n                    for the reply
+<|im_start|>role\n content <|im_end|>\n    for every turn, and then
+<|im_start|>assistant\n                    for the reply
 
-    sound      <|audio_start|> pads <|audio_end|>
-    picture    <|vision_start|> pads <|vision_end|>
-    clip with its sound  <|vision_start|><|audio_start|> pads of both <|audio_end|><|vision_end|>
+sound      <|audio_start|> pads <|audio_end|>
+picture    <|vision_start|> pads <|vision_end|>
+clip with its sound  <|vision_start|><|audio_start|> pads of both <|audio_end|><|vision_end|>
 """
 
 from __future__ import annotations
@@ -21,23 +21,17 @@ from mstar_qwen_omni.prompt.pieces import Film, Sound, Still, Turn, Words
 from mstar_qwen_omni.prompt.positions import Block, Positions, film, place, running, still
 from mstar_qwen_omni.prompt.tokens import TextTokens
 
-SPOKEN_ROWS = 9
-"""Rows of the reply's beginning that the talker reads behind the user's turns."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
     """`ids` int64 [tokens] with a pad for every row of media; `positions` float32 [3, tokens] on the rotary axes.
 
-    `turns` int64 [user turns, 2]: where each starts and stops in `ids`. The talker reads the user's turns and the
-    beginning of its reply, and nothing else, so it counts positions of its own: `talker_positions` float32
-    [3, rows + 9].
+    `turns` int64 [user turns, 2]: where each of the user's starts and stops in `ids`.
     """
 
     ids: NDArray[np.int64]
     positions: Positions
     turns: NDArray[np.int64]
-    talker_positions: Positions
 
 
 def lay_out(turns: Sequence[Turn], tokens: TextTokens, ids: SpecialIds, per_second: float) -> Prompt:
@@ -47,12 +41,10 @@ def lay_out(turns: Sequence[Turn], tokens: TextTokens, ids: SpecialIds, per_seco
     stops = np.cumsum([len(each.ids) for each in written])
     spans = [(stop - len(each.ids), stop) for each, stop in zip(written, stops, strict=True) if each.role == "user"]
     blocks = [block for each in written for block in each.blocks]
-    heard = [block for each in written if each.role == "user" for block in each.blocks]
     return Prompt(
         ids=np.array([id for each in written for id in each.ids] + reply, np.int64),
         positions=place([*blocks, running(len(reply))]),
         turns=np.array(spans, np.int64).reshape(-1, 2),
-        talker_positions=place([*heard, running(SPOKEN_ROWS)]),
     )
 
 

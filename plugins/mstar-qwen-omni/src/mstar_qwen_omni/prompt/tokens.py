@@ -76,9 +76,7 @@ def _of_parts(vocabulary: Mapping[str, int], merges: str) -> Tokenizer:
 
 def _bytes_by_id(vocabulary: Mapping[str, int], added: Mapping[int, Mapping[str, Any]]) -> dict[int, bytes]:
     letters = _byte_letters()
-    table = {
-        id: bytes(letters[letter] for letter in word) for word, id in vocabulary.items() if id not in added
-    }
+    table = {id: bytes(letters[letter] for letter in word) for word, id in vocabulary.items() if id not in added}
     return table | {id: token["content"].encode() for id, token in added.items() if not token["special"]}
 
 
