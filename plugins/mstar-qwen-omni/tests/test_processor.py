@@ -141,9 +141,7 @@ def test_what_cannot_be_read_is_refused_with_the_field(content, problem, prepare
 
 
 def test_a_prompt_that_leaves_too_little_room_is_refused_with_the_numbers(prepare, config):
-    with pytest.raises(
-        InvalidRequest, match=r"of 100 and a prompt of 4007 tokens .* at most 89"
-    ) as raised:
+    with pytest.raises(InvalidRequest, match=r"of 100 and a prompt of 4007 tokens .* at most 89") as raised:
         prepare(Text("x" * 3999), max_tokens=100)
     assert raised.value.param == "max_tokens"
 
