@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from mstar_core.engines.weights import Piece
-from mstar_qwen_omni.config import DenseDecoderConfig
+from mstar_qwen_omni.config import DenseDecoderConfig, TalkerConfig
+from mstar_qwen_omni.decoder import attention_names, decoder_names
 
 _PREDICTOR = "talker.code_predictor"
+
+
+def talker_names(config: TalkerConfig) -> dict[str, list[Piece]]:
+    """Pieces by parameter of `Talker`."""
+    names = {
+        "embedding": [Piece("talker.model.codec_embedding.weight")],
+        "head.weight": [Piece("talker.codec_head.weight")],
+    }
+    for projection in ("text_projection", "hidden_projection"):
+        for ours, theirs in (("up", "linear_fc1"), ("down", "linear_fc2")):
+            names[f"{projection}.{ours}.weight"] = [Piece(f"talker.{projection}.{theirs}.weight")]
+            names[f"{projection}.{ours}.bias"] = [Piece(f"talker.{projection}.{theirs}.bias")]
+    names |= decoder_names(config.decoder, "decoder", "talker.model")
+    return names | {f"predictor.{name}": pieces for name, pieces in predictor_names(config.predictor).items()}
 
 
 def predictor_names(config: DenseDecoderConfig) -> dict[str, list[Piece]]:
@@ -17,18 +32,8 @@ def predictor_names(config: DenseDecoderConfig) -> dict[str, list[Piece]]:
     }
     names |= {f"heads.{group}.weight": [Piece(f"{_PREDICTOR}.lm_head.{group}.weight")] for group in residuals}
     for layer in range(config.layers):
-        names |= _predictor_block(f"blocks.{layer}", f"{_PREDICTOR}.model.layers.{layer}")
+        ours, theirs = f"blocks.{layer}", f"{_PREDICTOR}.model.layers.{layer}"
+        names |= attention_names(ours, theirs)
+        names[f"{ours}.mlp.gate_up.weight"] = [Piece(f"{theirs}.mlp.{each}_proj.weight") for each in ("gate", "up")]
+        names[f"{ours}.mlp.down.weight"] = [Piece(f"{theirs}.mlp.down_proj.weight")]
     return names
-
-
-def _predictor_block(ours: str, theirs: str) -> dict[str, list[Piece]]:
-    return {
-        f"{ours}.attention_norm.weight": [Piece(f"{theirs}.input_layernorm.weight")],
-        f"{ours}.attention.qkv.weight": [Piece(f"{theirs}.self_attn.{each}_proj.weight") for each in "qkv"],
-        f"{ours}.attention.out.weight": [Piece(f"{theirs}.self_attn.o_proj.weight")],
-        f"{ours}.attention.query_norm.weight": [Piece(f"{theirs}.self_attn.q_norm.weight")],
-        f"{ours}.attention.key_norm.weight": [Piece(f"{theirs}.self_attn.k_norm.weight")],
-        f"{ours}.mlp_norm.weight": [Piece(f"{theirs}.post_attention_layernorm.weight")],
-        f"{ours}.mlp.gate_up.weight": [Piece(f"{theirs}.mlp.{each}_proj.weight") for each in ("gate", "up")],
-        f"{ours}.mlp.down.weight": [Piece(f"{theirs}.mlp.down_proj.weight")],
-    }
