@@ -80,8 +80,9 @@ class SpecialIds:
 def vocabulary(checkpoint: Path) -> dict[str, int]:
     """Every token of the tokenizer, as its files write it, with its id.
 
-    Reads `tokenizer.json`, or `vocab.json` with the added tokens of `tokenizer_config.json`, as the published checkpoint
-    has them. Raises OSError, ValueError, KeyError or TypeError for files that are missing or not of that kind.
+    Reads `tokenizer.json`, or, as the published checkpoint has them, `vocab.json` and the added tokens of
+    `tokenizer_config.json`. Raises OSError, ValueError, KeyError or TypeError for files that are missing or of another
+    kind.
     """
     whole = checkpoint / "tokenizer.json"
     if whole.is_file():
