@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mstar_core.engines.weights import Piece
 from mstar_qwen_omni.config import DenseDecoderConfig, TalkerConfig
-from mstar_qwen_omni.decoder import attention_names, decoder_names
+from mstar_qwen_omni.decoder import decoder_names
 
 _PREDICTOR = "talker.code_predictor"
 
@@ -19,7 +19,7 @@ def talker_names(config: TalkerConfig) -> dict[str, list[Piece]]:
         for ours, theirs in (("up", "linear_fc1"), ("down", "linear_fc2")):
             names[f"{projection}.{ours}.weight"] = [Piece(f"talker.{projection}.{theirs}.weight")]
             names[f"{projection}.{ours}.bias"] = [Piece(f"talker.{projection}.{theirs}.bias")]
-    names |= decoder_names(config.decoder, "decoder", "talker.model")
+    names |= decoder_names("decoder", "talker.model", config.decoder)
     return names | {f"predictor.{name}": pieces for name, pieces in predictor_names(config.predictor).items()}
 
 
@@ -32,8 +32,18 @@ def predictor_names(config: DenseDecoderConfig) -> dict[str, list[Piece]]:
     }
     names |= {f"heads.{group}.weight": [Piece(f"{_PREDICTOR}.lm_head.{group}.weight")] for group in residuals}
     for layer in range(config.layers):
-        ours, theirs = f"blocks.{layer}", f"{_PREDICTOR}.model.layers.{layer}"
-        names |= attention_names(ours, theirs)
-        names[f"{ours}.mlp.gate_up.weight"] = [Piece(f"{theirs}.mlp.{each}_proj.weight") for each in ("gate", "up")]
-        names[f"{ours}.mlp.down.weight"] = [Piece(f"{theirs}.mlp.down_proj.weight")]
+        names |= _predictor_block(f"blocks.{layer}", f"{_PREDICTOR}.model.layers.{layer}")
     return names
+
+
+def _predictor_block(ours: str, theirs: str) -> dict[str, list[Piece]]:
+    return {
+        f"{ours}.attention_norm.weight": [Piece(f"{theirs}.input_layernorm.weight")],
+        f"{ours}.attention.qkv.weight": [Piece(f"{theirs}.self_attn.{each}_proj.weight") for each in "qkv"],
+        f"{ours}.attention.out.weight": [Piece(f"{theirs}.self_attn.o_proj.weight")],
+        f"{ours}.attention.query_norm.weight": [Piece(f"{theirs}.self_attn.q_norm.weight")],
+        f"{ours}.attention.key_norm.weight": [Piece(f"{theirs}.self_attn.k_norm.weight")],
+        f"{ours}.mlp_norm.weight": [Piece(f"{theirs}.post_attention_layernorm.weight")],
+        f"{ours}.mlp.gate_up.weight": [Piece(f"{theirs}.mlp.{each}_proj.weight") for each in ("gate", "up")],
+        f"{ours}.mlp.down.weight": [Piece(f"{theirs}.mlp.down_proj.weight")],
+    }

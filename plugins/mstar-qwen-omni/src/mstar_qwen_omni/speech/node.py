@@ -22,10 +22,12 @@ from mstar_core.engines.segments import Segment
 from mstar_core.engines.step import Step
 from mstar_core.engines.values import tensor_of
 from mstar_qwen_omni.config import DecoderConfig, QwenOmniConfig, TalkerConfig
-from mstar_qwen_omni.decoder import AXES
 from mstar_qwen_omni.speech.talker import AssistantRows, Talker
 
 LISTEN = "listen"
+
+_AXES = 3
+"""Of rotary positions: time, height, width."""
 
 _CONTROL_IDS = 1024
 """The last ids of the talker's vocabulary are no codes, and none but the end may be sampled (the reference's
@@ -37,7 +39,7 @@ class TalkerNode(KVNode):
 
     host_outputs = ("first",)
     run_ahead = ("feedback", "codes")
-    position_axes = AXES
+    position_axes = _AXES
     position_dtype = torch.float32
 
     def __init__(self, context: NodeContext) -> None:
@@ -72,7 +74,7 @@ class TalkerNode(KVNode):
             return Segment(tokens=1)
         positions = user_positions(np.asarray(call.inputs["positions"]), np.asarray(call.inputs["turns"]))
         opening = positions.max(initial=-1.0) + 1.0 + np.arange(self.rows.count, dtype=np.float32)
-        placed = np.concatenate([positions, np.broadcast_to(opening, (AXES, len(opening)))], axis=1)
+        placed = np.concatenate([positions, np.broadcast_to(opening, (_AXES, len(opening)))], axis=1)
         return Segment(tokens=placed.shape[1], positions=placed)
 
     def phases(self, call: Call) -> Mapping[str, int]:

@@ -14,7 +14,7 @@ from mstar_core.engines.step import Step
 from mstar_core.engines.weights import Weights, load_weights
 from mstar_core.nn.linear import Linear, pack
 from mstar_qwen_omni.config import QwenOmniConfig, TalkerConfig
-from mstar_qwen_omni.decoder import MoEDecoder
+from mstar_qwen_omni.decoder import Decoder
 from mstar_qwen_omni.speech.names import talker_names
 from mstar_qwen_omni.speech.predictor import CodePredictor, SampleGroup
 
@@ -34,7 +34,9 @@ class Projection(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`[rows, inputs] -> [rows, outputs]`."""
-        output: torch.Tensor = self.down(F.silu(self.up(x)))
+        inner = self.up(x)
+        # Not F.silu: on a CPU its last bits depend on how many rows there are, where the width is no multiple of 16.
+        output: torch.Tensor = self.down(inner / (1.0 + (-inner).exp()))
         return output
 
 
@@ -48,7 +50,7 @@ class Talker(nn.Module):
         self.text_projection = Projection(config.thinker_hidden, config.projection, hidden)
         self.hidden_projection = Projection(config.thinker_hidden, config.projection, hidden)
         self.embedding = nn.Parameter(torch.empty(config.decoder.vocab, hidden), requires_grad=False)
-        self.decoder = MoEDecoder(config.decoder)
+        self.decoder = Decoder(config.decoder)
         self.head = Linear(hidden, [config.decoder.vocab])
         self.predictor = CodePredictor(config.predictor)
 
@@ -88,7 +90,7 @@ class Talker(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The next frame's codes `[rows, groups]`, and the sum of their embeddings `[rows, hidden]`, for inputs of one
         token `[rows, hidden]`. Codes after one that ends the speech mean nothing."""
-        hidden = self.decoder(x, step)
+        hidden = self.decoder(x, step).final
         first = sample(self.head(hidden).float())  # [rows]
         embedded = F.embedding(first, self.embedding)
         residual, total = self.predictor(hidden, embedded, sample_group)
