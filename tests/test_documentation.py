@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -11,7 +12,7 @@ import pytest
 
 from mstar_core.client.service import Service
 from mstar_core.plugins.discovery import GROUP
-from mstar_core.testing import toy_world
+from mstar_core.testing import toy_painter, toy_world
 from mstar_core.testing.clips import clip_file, image_file, moving
 from mstar_core.testing.distributions import install
 from mstar_core.testing.plugins import environment, registry_with
@@ -95,8 +96,42 @@ def test_the_readmes_python_runs(tmp_path):
     assert (tmp_path / "hello.mp3").read_bytes().startswith(b"ID3")
 
 
-def test_the_python_of_the_page_on_requests_runs(tmp_path):
-    over_http, engine = python_blocks(ROOT / "docs" / "requests.md")
+REQUESTS = ROOT / "docs" / "requests.md"
+
+
+@pytest.fixture
+def painting(tmp_path):
+    """A directory with a picture, where the toy painter is installed, and its environment."""
+    (tmp_path / "frame.png").write_bytes(image_file(moving(1)[0]))
+    install(tmp_path, "mstar-toy-painter", "from mstar_core.testing.toy_painter import *\n")
+    return tmp_path, environment([tmp_path], ["mstar-toy-painter"])
+
+
+def test_the_python_of_the_page_on_requests_talks_and_paints(painting):
+    directory, variables = painting
+    over_http, engine, *_ = python_blocks(REQUESTS)
+    with Service.start(["toy-painter"], registry=registry_with(toy_painter)) as service, http_server(service) as url:
+        for block in (over_http, engine):
+            code = block.replace("http://127.0.0.1:8000", url).replace('"bagel"', '"toy-painter"')
+            run_block(code, directory, env=variables)
+    made = {path.name for path in directory.glob("*.*p*")}
+    assert made >= {"circle-0.png", "circle-1.png", "after.webp", "circle.png"}
+
+
+def test_the_commands_of_the_page_on_requests_talk_and_paint(painting):
+    directory, variables = painting
+    commands = re.findall(r"^    mstar (run bagel .*)$", REQUESTS.read_text(), re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        words = shlex.split(command.replace("bagel", "toy-painter"))
+        subprocess.run(
+            [sys.executable, "-m", "mstar_core", *words], check=True, cwd=directory, env=variables, timeout=100
+        )
+        assert (directory / words[words.index("-o") + 1]).exists()
+
+
+def test_the_python_of_the_page_on_requests_sees_and_imagines(tmp_path):
+    *_, over_http, engine = python_blocks(REQUESTS)
     (tmp_path / "frame.png").write_bytes(image_file(moving(1)[0]))
     (tmp_path / "clip.mp4").write_bytes(clip_file(moving()))
     install(tmp_path, "mstar-toy-world", "from mstar_core.testing.toy_world import *\n")

@@ -1,4 +1,4 @@
-"""What commands take for a request: texts and files as arguments, tensors by option."""
+"""What commands take for a request: texts and files, in the order in which they are given, and tensors by option."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from mstar_core.client.files import INPUT_SUFFIXES, TENSOR_SUFFIXES, read_media, read_tensor
 from mstar_core.errors import ConfigurationError
-from mstar_core.spec.content import MODALITIES, Content, Text
+from mstar_core.spec.content import MODALITIES, Content, Image, Text
 from mstar_core.spec.model import ModelCard
+
+if TYPE_CHECKING:
+    from click.parser import _OptionParser
 
 C = TypeVar("C", bound="Callable[..., Any]")
 
@@ -21,8 +24,29 @@ _SHOWN = 40
 """How many characters of a wrong input an error repeats."""
 
 
+class Picture(str):
+    """The path that an `--image` names, among the INPUTs."""
+
+
+class PictureOption(click.Option):
+    """An option whose values take their place among the arguments: what a model is shown and told keeps its order."""
+
+    def add_to_parser(self, parser: _OptionParser, ctx: click.Context) -> None:
+        """Have the parser put a value behind the arguments that came before it."""
+        super().add_to_parser(parser, ctx)
+        for name in self.opts:
+            parser._long_opt[name].process = _among_arguments  # type: ignore[method-assign]
+
+
+def _among_arguments(value: str, state: Any) -> None:
+    state.largs.append(Picture(value))
+
+
 def input_arguments(command: C) -> C:
-    """Adds INPUT... and `--tensor` to a command, as the arguments `inputs` and `tensors`."""
+    """Adds INPUT..., `--image` and `--tensor` to a command, as the arguments `inputs` and `tensors`."""
+    picture = click.option(
+        "--image", cls=PictureOption, metavar="FILE", expose_value=False, help="A picture; may stand between INPUTs."
+    )
     tensor = click.option(
         "--tensor",
         "tensors",
@@ -30,7 +54,8 @@ def input_arguments(command: C) -> C:
         metavar="NAME=FILE[:KEY]",
         help="A tensor from a .safetensors or .npy file. KEY: its name there, if that is not NAME.",
     )
-    return click.argument("inputs", nargs=-1, metavar="[INPUT]...")(tensor(command))
+    inputs = click.argument("inputs", nargs=-1, metavar="[INPUT]...", type=click.UNPROCESSED)
+    return inputs(picture(tensor(command)))
 
 
 def request_content(inputs: Sequence[str], tensors: Sequence[str], card: ModelCard) -> list[Content]:
@@ -53,6 +78,8 @@ def _require_modality(card: ModelCard, given: str, content: Content) -> None:
 
 def _input(given: str) -> Content:
     """A text, or the content of the file that is named; `-` is the text on stdin."""
+    if isinstance(given, Picture):
+        return _picture(given)
     if given == "-":
         return Text(sys.stdin.read())
     suffix = Path(given).suffix.lower()
@@ -63,6 +90,13 @@ def _input(given: str) -> Content:
     if suffix in INPUT_SUFFIXES and (is_word or is_file):
         return read_media(given)
     return read_media(given) if is_word and is_file else Text(given)
+
+
+def _picture(given: Picture) -> Content:
+    content = read_media(given)
+    if not isinstance(content, Image):
+        raise click.UsageError(f"--image {given}: is no picture that stands still")
+    return content
 
 
 def _tensor(given: str) -> Content:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from mstar_core.cli.inputs import Picture
 from mstar_core.errors import InvalidRequest
 from mstar_core.plugins.assemble import locate
 from mstar_core.plugins.registry import Registry, load_registry
@@ -58,6 +59,8 @@ class RequestCommand(click.Command):
         values, _, _ = parser.parse_args(args)
         checkpoint = values.get("checkpoint")
         model = values.get("model")
+        if isinstance(model, Picture):
+            raise click.UsageError("--image before MODEL: name the model first, what it is shown after it")
         if isinstance(model, str) and model.startswith("-"):
             raise click.UsageError(f"no option {model} before MODEL: name the model first, its own options after it")
         return (model if isinstance(model, str) else None), (checkpoint if isinstance(checkpoint, str) else None)

@@ -14,13 +14,12 @@ from mstar_core.cli.inputs import input_arguments, request_content
 from mstar_core.cli.output import json_option, print_json
 from mstar_core.cli.requests import RequestCommand, request_registry, request_values
 from mstar_core.client.engine import Engine, Result, finished
-from mstar_core.client.files import modality_of, write_audio, write_tensors
+from mstar_core.client.files import modality_of, write_audio, write_images, write_tensors
 from mstar_core.errors import ConfigurationError, InvalidRequest, MStarError
-from mstar_core.spec.content import Audio, Content, Tensor
+from mstar_core.spec.content import Audio, Piece, Progress, Tensor
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
+    from mstar_core.cli.display import Display
     from mstar_core.client.ticket import Ticket
     from mstar_core.spec.model import ModelCard
 
@@ -31,9 +30,10 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to write. The suffix says what: .wav .flac .mp3 .opus .ogg .aac .pcm, .txt, .safetensors. "
-    "Default: text to stdout, sound to MODEL.wav, tensors to MODEL.safetensors.",
+    type=click.Path(path_type=Path),
+    help="Where to write. The suffix says what: .wav .flac .mp3 .opus .ogg .aac .pcm, .png .jpg .webp, .txt, "
+    ".safetensors; several pictures are numbered. Or a directory for all of it. Default: text to stdout, sound to "
+    "MODEL.wav, pictures to MODEL.png, tensors to MODEL.safetensors.",
 )
 @click.option("--checkpoint", metavar="NAME|DIR|ID", help="A checkpoint on the model's card, a directory or a hub id.")
 @click.option("--placement", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A placement file.")
@@ -66,26 +66,28 @@ def run(
     Examples:
       mstar run MODEL "Hello there." -o hello.wav
       mstar run MODEL "Hello there." -o hello.mp3 --seed 7 --checkpoint ./my-checkpoint
+      mstar run MODEL "A red circle." -o circle.png --width 512 --height 512
+      mstar run MODEL --image before.png "Make it blue." --image example.jpg "As here." -o after.webp
       mstar run MODEL clip.mp4 -o latents.safetensors
       mstar run MODEL frame.png --tensor states=robot.safetensors --tensor actions=plan.npy -o out.safetensors
       mstar run MODEL --help
     """
-    from rich.console import Console
+    from mstar_core.cli.display import Display
 
     registry = request_registry(ctx)
     wanted = _wanted(output, registry.card(model))
     content = request_content(inputs, tensors, registry.card(model))
     with (
-        Console(stderr=True).status(f"starting {model}") as status,
-        Engine(model, checkpoint=checkpoint, placement=placement, registry=registry, progress=status.update) as engine,
+        Display(f"starting {model}") as display,
+        Engine(model, checkpoint=checkpoint, placement=placement, registry=registry, progress=display.say) as engine,
     ):
-        status.update(f"running {model}")
+        display.say(f"running {model}")
         clock = _Clock(time.perf_counter())
         try:
             ticket = engine.submit(content, outputs=wanted, timeout=timeout, **request_values(ctx))
         except InvalidRequest as error:
             raise ConfigurationError(error.message) from error
-        result = finished(ticket, _watched(ticket, clock, status))
+        result = finished(ticket, _watched(ticket, clock, display), display.advance)
     _report(_write(result, output, model), result, clock, as_json=as_json)
 
 
@@ -100,7 +102,7 @@ class _Clock:
 
 def _wanted(output: Path | None, card: ModelCard) -> list[str] | None:
     """The modalities to ask for, settled before anything is loaded."""
-    if output is None:
+    if output is None or output.is_dir():
         return None
     modality = modality_of(output)
     if modality not in card.outputs:
@@ -110,40 +112,54 @@ def _wanted(output: Path | None, card: ModelCard) -> list[str] | None:
     return [modality]
 
 
-def _watched(ticket: Ticket, clock: _Clock, status: Status) -> Iterator[Content]:
-    """The ticket's content, with progress on the way. An interruption cancels the request."""
+def _watched(ticket: Ticket, clock: _Clock, display: Display) -> Iterator[Piece]:
+    """What the ticket gives, the display told of it. An interruption cancels the request."""
     sound = 0.0
     try:
         for content in ticket:
+            if isinstance(content, Progress):
+                yield content
+                continue
             clock.first = clock.first or time.perf_counter() - clock.began
             if isinstance(content, Audio):
                 sound += content.samples.size / content.rate
-                status.update(f"{sound:.1f} s of audio")
+                display.say(f"{sound:.1f} s of audio")
             elif isinstance(content, Tensor) and content.step is not None:
-                status.update(f"{content.name}: step {content.step + 1}")
+                display.say(f"{content.name}: step {content.step + 1}")
             yield content
     finally:
         ticket.cancel()
         clock.total = time.perf_counter() - clock.began
 
 
-def _write(result: Result, output: Path | None, model: str) -> dict[str, Path]:
-    """Write files; the path by modality. Raises `MStarError` when there is nothing to write or it cannot be written."""
-    modality = None if output is None else modality_of(output)
-    chosen = {} if output is None or modality is None else {modality: output}
-    if output is None and result.audio is not None:
-        chosen["audio"] = Path(f"{model}.wav")
-    if output is None and result.tensors:
-        chosen["tensor"] = Path(f"{model}.safetensors")
+def _write(result: Result, output: Path | None, model: str) -> dict[str, list[Path]]:
+    """Write files; the paths by modality. Raises `MStarError` when there is nothing to write or that cannot be."""
+    if output is None or output.is_dir():
+        chosen = _by_default(result, (output or Path()) / model)
+    else:
+        chosen = {modality_of(output): output}
+    written = {}
     for kind, path in chosen.items():
         try:
-            _write_one(kind, path, result)
+            written[kind] = _write_kind(kind, path, result)
         except OSError as error:
             raise ConfigurationError(f"{path}: cannot be written: {error.strerror or error}") from error
-    return chosen
+    return written
 
 
-def _write_one(kind: str, path: Path, result: Result) -> None:
+def _by_default(result: Result, stem: Path) -> dict[str, Path]:
+    """Where each modality that was made goes, when no file is named; text is printed."""
+    made = {
+        "audio": (result.audio, ".wav"),
+        "image": (result.images, ".png"),
+        "tensor": (result.tensors, ".safetensors"),
+    }
+    return {kind: stem.with_name(stem.name + suffix) for kind, (what, suffix) in made.items() if what}
+
+
+def _write_kind(kind: str, path: Path, result: Result) -> list[Path]:
+    if kind == "image" and result.images:
+        return write_images(path, result.images)
     if kind == "text":
         path.write_text(result.text, encoding="utf-8")
     elif kind == "tensor" and result.tensors:
@@ -152,9 +168,10 @@ def _write_one(kind: str, path: Path, result: Result) -> None:
         write_audio(path, result.audio)
     else:
         raise MStarError(f"{path}: not written: the request made no {kind} (it ended with {result.finish_reason!r})")
+    return [path]
 
 
-def _report(written: dict[str, Path], result: Result, clock: _Clock, *, as_json: bool) -> None:
+def _report(written: dict[str, list[Path]], result: Result, clock: _Clock, *, as_json: bool) -> None:
     """Say what was made: text and the files' lines on stdout, what remains to be said on stderr."""
     summary = _summary(written, result, clock)
     if as_json:
@@ -163,18 +180,22 @@ def _report(written: dict[str, Path], result: Result, clock: _Clock, *, as_json:
     if result.text and "text" not in written:
         click.echo(result.text)
     ended = f"ended with {result.finish_reason!r} after {clock.total:.2f} s"
-    about = {"text": "text", "audio": _about_audio(result, clock), "tensor": _about_tensors(result)}
-    for kind, path in written.items():
-        click.echo(f"{path}: {about[kind]}; {ended}")
+    about = {
+        "text": ["text"],
+        "audio": [_about_audio(result, clock)],
+        "image": [f"{image.pixels.shape[1]}x{image.pixels.shape[0]} pixels" for image in result.images],
+        "tensor": [_about_tensors(result)],
+    }
+    for kind, paths in written.items():
+        for path, what in zip(paths, about[kind], strict=True):
+            click.echo(f"{path}: {what}; {ended}")
     if not written:
         click.echo(ended, err=True)
-    if result.images:
-        click.echo(f"{len(result.images)} images were made and not written; mstar_core.Engine gives them", err=True)
 
 
-def _summary(written: dict[str, Path], result: Result, clock: _Clock) -> dict[str, Any]:
+def _summary(written: dict[str, list[Path]], result: Result, clock: _Clock) -> dict[str, Any]:
     summary: dict[str, Any] = {
-        "written": {kind: str(path) for kind, path in written.items()},
+        "written": {kind: _told(paths) for kind, paths in written.items()},
         "finish_reason": result.finish_reason,
         "usage": dict(result.usage),
         "seconds": round(clock.total, 4),
@@ -186,11 +207,18 @@ def _summary(written: dict[str, Path], result: Result, clock: _Clock) -> dict[st
         length = result.audio.samples.size / result.audio.rate
         summary |= {"audio_seconds": round(length, 4), "rate": result.audio.rate}
         summary["real_time_factor"] = round(clock.total / length, 4) if length else None
+    if result.images:
+        summary["images"] = [{"width": each.pixels.shape[1], "height": each.pixels.shape[0]} for each in result.images]
     if tensors := result.tensors:
         summary["tensors"] = {
             name: {"dtype": str(array.dtype), "shape": list(array.shape)} for name, array in tensors.items()
         }
     return summary
+
+
+def _told(paths: list[Path]) -> str | list[str]:
+    """The path; the paths of several pictures."""
+    return str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]
 
 
 def _about_audio(result: Result, clock: _Clock) -> str:

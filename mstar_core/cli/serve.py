@@ -46,6 +46,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="KEY",
     help="A key that clients must send. Other users of this host can see it here; MSTAR_API_KEYS hides it from them.",
 )
+@click.option(
+    "--allow-media-host",
+    "media_hosts",
+    multiple=True,
+    metavar="HOST[:PORT]",
+    help="A host from which pictures are fetched when a request names an address there. Default: none.",
+)
 @click.option("--keys", type=_FILE, help="The file of 'mstar keys', which the hosts of the placement have too.")
 @click.option(
     "--start-timeout",
@@ -70,6 +77,7 @@ def serve_models(
     host: str,
     port: int,
     api_keys: Sequence[str],
+    media_hosts: Sequence[str],
     keys: Path | None,
     start_timeout: float,
     in_process: bool,
@@ -91,7 +99,9 @@ def serve_models(
       mstar serve A B --checkpoint A=./fine-tuned --host 0.0.0.0
     """
     log.configure(log_format, log_level)
-    settings = ServerSettings(host=host, port=port, api_keys=(*api_keys, *env.API_KEYS.get()))
+    settings = ServerSettings(
+        host=host, port=port, api_keys=(*api_keys, *env.API_KEYS.get()), media_hosts=tuple(media_hosts)
+    )
     chosen = by_model(models, checkpoints)
     listener = listen(settings)
     with (

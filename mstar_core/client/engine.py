@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mstar_core.client.files import write_audio, write_tensors
+from mstar_core.client.files import write_audio, write_images, write_tensors
 from mstar_core.client.service import Service
 from mstar_core.media.tensors import by_name
-from mstar_core.spec.content import Audio, Content, Image, Tensor, Text, Video
+from mstar_core.spec.content import Audio, Content, Image, Piece, Progress, Tensor, Text, Video
 from mstar_core.spec.placement import Placement, load_placement
 
 if TYPE_CHECKING:
@@ -60,6 +60,15 @@ class Result:
         if audio is None:
             raise ValueError(f"there is no audio to write to {path}")
         write_audio(Path(path), audio)
+
+    def write_images(self, path: str | Path) -> list[Path]:
+        """Write the pictures to a file whose suffix names the format; several to `NAME-1.png`, `NAME-2.png`, ...
+
+        Returns the paths; raises `ValueError` when there is no picture.
+        """
+        if not self.images:
+            raise ValueError(f"there is no image to write to {path}")
+        return write_images(Path(path), self.images)
 
     def write_tensors(self, path: str | Path) -> None:
         """Write the tensors to a safetensors file; raises `ValueError` when there are none."""
@@ -115,9 +124,12 @@ class Engine:
         *,
         outputs: Iterable[str] | None = None,
         timeout: float | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
         **parameters: Any,
     ) -> Result:
         """Run one request to its end; Ctrl-C cancels it.
+
+        `on_progress` is called, in this thread, as often as the model says how far an output has come.
 
         `outputs` are the modalities wanted (default: all that the model makes), `timeout` the seconds after which the
         request fails with `DeadlineExceeded` (default: the model's own deadline), `parameters` the model's own and
@@ -125,7 +137,7 @@ class Engine:
         """
         ticket = self.submit(input, outputs=outputs, timeout=timeout, **parameters)
         try:
-            return finished(ticket, ticket)
+            return finished(ticket, ticket, on_progress)
         except BaseException:  # also KeyboardInterrupt: nobody will take the rest
             ticket.cancel()
             raise
@@ -138,8 +150,8 @@ class Engine:
         outputs: Iterable[str] | None = None,
         timeout: float | None = None,
         **parameters: Any,
-    ) -> Iterator[Content]:
-        """Content as it is made; the request is sent when the iteration begins.
+    ) -> Iterator[Piece]:
+        """Content as it is made, and `Progress` on the way to it; the request is sent when the iteration begins.
 
         Leaving the loop early, by `break` or an exception, cancels the request.
         """
@@ -173,11 +185,16 @@ class Engine:
         self.close()
 
 
-def finished(ticket: Ticket, contents: Iterable[Content]) -> Result:
-    """Collect `contents`, which iterates `ticket` to its end."""
-    collected = tuple(contents)
+def finished(ticket: Ticket, pieces: Iterable[Piece], on_progress: Callable[[Progress], None] | None = None) -> Result:
+    """Collect the content of `pieces`, which iterates `ticket` to its end."""
+    collected = []
+    for piece in pieces:
+        if not isinstance(piece, Progress):
+            collected.append(piece)
+        elif on_progress is not None:
+            on_progress(piece)
     assert ticket.end is not None
-    return Result(collected, ticket.end.reason, ticket.end.usage)
+    return Result(tuple(collected), ticket.end.reason, ticket.end.usage)
 
 
 def _contents(given: Input) -> list[Content]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mstar_core.errors import ConfigurationError, nearest
 from mstar_core.media import (
     AUDIO_FORMATS,
+    IMAGE_FORMATS,
     MediaTooLarge,
+    UnencodableImage,
     UnreadableMedia,
     decode_audio,
     decode_image,
     decode_video,
     encode_audio,
+    encode_image,
 )
 from mstar_core.media.limits import DEFAULT_LIMITS, MediaLimits
 from mstar_core.media.tensors import read_tensor as tensor_in
@@ -24,7 +27,12 @@ from mstar_core.spec.content import Audio, Content, Image, Tensor, Text
 AUDIO_SUFFIXES: Mapping[str, str] = {each.suffix: name for name, each in AUDIO_FORMATS.items()} | {".ogg": "opus"}
 """The audio format of each file suffix."""
 
-MODALITY_OF_SUFFIX: Mapping[str, str] = dict.fromkeys(AUDIO_SUFFIXES, "audio") | {
+IMAGE_SUFFIXES: Mapping[str, str] = {suffix: name for name, each in IMAGE_FORMATS.items() for suffix in each.suffixes}
+"""The picture format of each file suffix."""
+
+MODALITY_OF_SUFFIX: Mapping[str, str] = {
+    **dict.fromkeys(AUDIO_SUFFIXES, "audio"),
+    **dict.fromkeys(IMAGE_SUFFIXES, "image"),
     ".txt": "text",
     ".safetensors": "tensor",
 }
@@ -94,6 +102,23 @@ def write_audio(path: Path, audio: Audio) -> None:
     if modality_of(path) != "audio":
         raise ConfigurationError(f"{path}: audio needs a suffix of {', '.join(AUDIO_SUFFIXES)}")
     path.write_bytes(encode_audio(audio.samples, AUDIO_SUFFIXES[path.suffix.lower()], audio.rate))
+
+
+def write_images(path: Path, images: Sequence[Image]) -> list[Path]:
+    """Write pictures in the format of the path's suffix: one to `path`, several to `NAME-1.png`, `NAME-2.png`, ...
+
+    Returns the paths. Raises `ConfigurationError`, `OSError`.
+    """
+    if modality_of(path) != "image":
+        raise ConfigurationError(f"{path}: pictures need a suffix of {', '.join(IMAGE_SUFFIXES)}")
+    numbered = [path.with_stem(f"{path.stem}-{number}") for number in range(1, len(images) + 1)]
+    paths = numbered if len(images) > 1 else [path]
+    for each, image in zip(paths, images, strict=True):
+        try:
+            each.write_bytes(encode_image(image.pixels, IMAGE_SUFFIXES[path.suffix.lower()]))
+        except UnencodableImage as error:
+            raise ConfigurationError(f"{each}: {error}") from error
+    return paths
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from mstar_core.client.ticket import Made, Ticket
 from mstar_core.client.trace_file import TraceFile
 from mstar_core.conductor.models import READY
 from mstar_core.errors import Conflict, InvalidRequest, RequestError, Unavailable
-from mstar_core.spec.content import Prepared, Renderer
+from mstar_core.spec.content import PROGRESS, Prepared, Renderer
 from mstar_core.wire.exchange import Exchange
 from mstar_core.wire.mailbox import Mailbox
 from mstar_core.wire.messages import (
@@ -225,7 +225,8 @@ class Frontend:
             self._cancel(request.number)
             self._end(request, _lost_output())
             return
-        if not request.received:
+        if not request.begun and output.modality != PROGRESS:
+            request.begun = True
             self._counts.first_output(request.model, request.age)
         request.received += 1
         reader = request.readers.get(worker)
@@ -252,6 +253,7 @@ class Frontend:
     def _maybe_complete(self, request: OpenRequest) -> None:
         ended = request.ended
         if ended is not None and request.complete:
+            request.ticket.tokens = ended.tokens
             self._end(request, ended.error.rebuild() if ended.error else ended)
 
     def _end(self, request: OpenRequest, end: Ended | RequestError) -> None:

@@ -34,7 +34,8 @@ class Reader:
 class OpenRequest:
     """A request whose end was not delivered yet.
 
-    `number` is its ticket's; `received` counts its outputs; `readers` tell each worker what was read of its own.
+    `number` is its ticket's; `received` counts what was emitted, and `begun` says that more than progress came;
+    `readers` tell each worker what was read of its own.
     """
 
     number: int
@@ -42,6 +43,7 @@ class OpenRequest:
     ticket: Ticket
     since: float = field(default_factory=time.monotonic)
     received: int = 0
+    begun: bool = False
     readers: dict[Address, Reader] = field(default_factory=dict)
     ended: Ended | None = None
 

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mstar_core.errors import RequestError
-from mstar_core.spec.content import Content, Renderer
+from mstar_core.spec.content import PROGRESS, Piece, Progress, Renderer
 from mstar_core.wire.messages import Ended
 
 if TYPE_CHECKING:
@@ -43,11 +43,13 @@ class Ticket:
 
     A request makes no more than some dozens of outputs that were not taken yet (`EMIT_WINDOW`): then it waits for its
     reader. `end` is set once the iteration has ended well. Leaving the iteration early does not cancel: call `cancel`.
+    `tokens` are, also of a request that has failed, the KV tokens that the walks appended which had ended by then.
     """
 
     def __init__(self, request_id: str, renderer: Renderer, cancel: Callable[[], None]) -> None:
         self.id = request_id
         self.end: End | None = None
+        self.tokens: Mapping[str, int] = {}
         self._renderer = renderer
         self._cancel = cancel
         self._events: deque[_Event] = deque()
@@ -63,6 +65,17 @@ class Ticket:
         """Stop the request and free what it holds; from any thread, any number of times, also after its end."""
         self._cancel()
 
+    async def stop(self) -> Mapping[str, int]:
+        """Cancel the request for one that has read enough; the counts that a client is told of what was done.
+
+        Returns once nothing of the request runs any more. For who iterates the ticket in an event loop, in between.
+        """
+        self.cancel()
+        with contextlib.suppress(RequestError):
+            async for _ in self:
+                pass
+        return self.end.usage if self.end else self._renderer.usage(self.tokens)
+
     def deliver(self, event: _Event) -> None:
         """Called by the frontend: one output, or the end."""
         with self._arrived:
@@ -71,7 +84,7 @@ class Ticket:
             if self._notify is not None:
                 self._notify()
 
-    def __iter__(self) -> Iterator[Content]:
+    def __iter__(self) -> Iterator[Piece]:
         """Content as it is made; blocks the calling thread."""
         while self.end is None:
             with self._arrived:
@@ -79,7 +92,7 @@ class Ticket:
                 event = self._events.popleft()
             yield from self._contents(event)
 
-    async def __aiter__(self) -> AsyncIterator[Content]:
+    async def __aiter__(self) -> AsyncGenerator[Piece, None]:
         """Content as it is made, in the running event loop."""
         arrived = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -95,7 +108,7 @@ class Ticket:
             for content in self._contents(self._events.popleft()):
                 yield content
 
-    def _contents(self, event: _Event) -> Iterator[Content]:
+    def _contents(self, event: _Event) -> Iterator[Piece]:
         if isinstance(event, RequestError):
             raise event
         if isinstance(event, Ended):
@@ -103,6 +116,9 @@ class Ticket:
             self.end = End(event.reason, self._renderer.usage(event.tokens))
             return
         event.taken()
+        if event.modality == PROGRESS:
+            yield Progress(*event.array.tolist())
+            return
         content = self._renderer.output(event.modality, event.array)
         if content is not None:
             yield content

@@ -1,4 +1,4 @@
-"""How large pictures and clips from clients may be, checked before and while they are decoded."""
+"""How large, and how many, pictures and clips from clients may be, checked before and while they are decoded."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class MediaLimits:
     """What the kept frames take in memory, 3 bytes a pixel."""
     scanned_pixels: int = 2**36
     """Pixels that are decoded at all, for a few frames of a long clip: 33,000 frames of 1920 x 1080."""
+    media: int = 32
+    """Pictures, clips and sounds in one request, which all together also keep to `decoded_bytes`."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -50,6 +52,11 @@ class MediaLimits:
         if taken > self.decoded_bytes:
             size = f"{frames} frames or more of {width} x {height} pixels take {taken} bytes"
             raise MediaTooLarge(f"{size}; at most {self.decoded_bytes} are taken; {_FEWER}")
+
+    def check_together(self, taken: int) -> None:
+        """Raise `MediaTooLarge` when the media of a request take too much memory."""
+        if taken > self.decoded_bytes:
+            raise MediaTooLarge(f"the media up to this one take {taken} bytes; at most {self.decoded_bytes} are taken")
 
     def check_scanned(self, frames: int, width: int, height: int) -> None:
         """Raise `MediaTooLarge` when to decode so many frames is too much work."""

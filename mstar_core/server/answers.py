@@ -3,7 +3,7 @@
 JSON is `{"id", "model", "outputs": [part, ...], "finish_reason", "usage"}` (see `outputs`). A client that accepts
 `application/octet-stream` or `application/vnd.safetensors` gets safetensors instead, the other fields in its metadata.
 Streamed, each piece of content is an event as it is made: `step` for a tensor that is made step by step, `output` for
-the rest; then `end` or `error`.
+the rest; then `end` or `error`. In between, `progress`, with `done` and `total`, says how far an output has come.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mstar_core.client.service import Service
 from mstar_core.client.ticket import Ticket
 from mstar_core.errors import InvalidRequest
 from mstar_core.server.audio_track import AudioTrack
-from mstar_core.server.outputs import encoded_part, output_part, output_parts, safetensors_body
+from mstar_core.server.outputs import RAW, Formats, encoded_part, output_part, output_parts, safetensors_body
 from mstar_core.server.replies import event, send_events, send_whole
 from mstar_core.server.served import usage_fields
 from mstar_core.server.settings import ServerSettings
 from mstar_core.server.tickets import TicketResponse, in_thread
-from mstar_core.spec.content import Audio, Content, Tensor
+from mstar_core.spec.content import Audio, Content, Progress, Tensor
 
 BINARY_TYPES = ("application/vnd.safetensors", "application/octet-stream")
 """The media types by which a client asks for safetensors."""
@@ -37,14 +37,14 @@ BINARY_TYPES = ("application/vnd.safetensors", "application/octet-stream")
 class Order:
     """One checked request: what the model gets, and how the answer is made.
 
-    `outputs` None: all that the model makes. `audio_format` "": raw samples. `timeout` None: the model's own deadline.
+    `outputs` None: all that the model makes. `timeout` None: the model's own deadline.
     """
 
     model: str
     content: Sequence[Content]
     params: Mapping[str, Any]
     outputs: frozenset[str] | None = None
-    audio_format: str = ""
+    formats: Formats = RAW
     timeout: float | None = None
     stream: bool = False
 
@@ -83,7 +83,7 @@ def answered(service: Service, settings: ServerSettings, order: Order, binary: s
 
 
 async def _send_whole(order: Order, binary: str | None, ticket: Ticket, send: Send) -> None:
-    contents = [content async for content in ticket]
+    contents = [piece async for piece in ticket if not isinstance(piece, Progress)]
     body = await in_thread(_whole, order, ticket, contents, binary)
     assert ticket.end is not None
     headers = {"content-type": binary or "application/json", "x-mstar-finish-reason": ticket.end.reason}
@@ -93,8 +93,8 @@ async def _send_whole(order: Order, binary: str | None, ticket: Ticket, send: Se
 def _whole(order: Order, ticket: Ticket, contents: Sequence[Content], binary: str | None) -> bytes:
     told = _told(order, ticket)
     if binary:
-        return safetensors_body(contents, order.audio_format, told)
-    return msgspec.json.encode({**told, "outputs": output_parts(contents, order.audio_format)})
+        return safetensors_body(contents, order.formats, told)
+    return msgspec.json.encode({**told, "outputs": output_parts(contents, order.formats)})
 
 
 async def _send_events(order: Order, keepalive_s: float, ticket: Ticket, send: Send) -> None:
@@ -102,11 +102,13 @@ async def _send_events(order: Order, keepalive_s: float, ticket: Ticket, send: S
 
 
 async def _events(order: Order, ticket: Ticket) -> AsyncGenerator[bytes, None]:
-    track = AudioTrack(order.audio_format, streaming=True) if order.audio_format else None
+    track = AudioTrack(order.formats.audio, streaming=True) if order.formats.audio else None
     try:
         async for content in ticket:
-            if not (track and isinstance(content, Audio)):
-                yield event(_name(content), output_part(content))
+            if isinstance(content, Progress):
+                yield event("progress", {"done": content.done, "total": content.total})
+            elif not (track and isinstance(content, Audio)):
+                yield event(_name(content), await in_thread(output_part, content, order.formats.image))
             elif piece := await track.push(content):
                 yield event("output", encoded_part(piece, track.format.name, track.rate))
         if track and track.started and (piece := await track.finish()):

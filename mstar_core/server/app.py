@@ -9,9 +9,11 @@ from fastapi import FastAPI
 from mstar_core.client.service import Service
 from mstar_core.server.auth import ApiKeys
 from mstar_core.server.boundary import RequestBoundary
+from mstar_core.server.chat.routes import chat_routes
 from mstar_core.server.errors import install_error_handlers
 from mstar_core.server.generate import generate_routes
 from mstar_core.server.health import health_routes
+from mstar_core.server.images.routes import image_routes
 from mstar_core.server.metrics import HttpMetrics, metrics_routes
 from mstar_core.server.models import model_routes
 from mstar_core.server.settings import ServerSettings
@@ -27,6 +29,8 @@ def create_app(service: Service, settings: ServerSettings) -> FastAPI:
     app = FastAPI(title="M*", version=version("mstar-core"), docs_url=None, redoc_url=None, redirect_slashes=False)
     metrics = HttpMetrics(service)
     for router in (
+        chat_routes(service, settings),
+        image_routes(service, settings),
         speech_routes(service, settings),
         world_routes(service, settings),
         generate_routes(service, settings),

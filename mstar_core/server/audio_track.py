@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable
 
 from mstar_core.media import AUDIO_FORMATS, AudioEncoder
 from mstar_core.server.tickets import in_thread
-from mstar_core.spec.content import Audio, Content
+from mstar_core.spec.content import Audio, Piece
 
 _SILENT_RATE = 24_000
 """The rate, in Hz, of a body without samples: that of OpenAI's pcm."""
@@ -42,7 +42,7 @@ class AudioTrack:
         """The rest of the body: a whole one, without samples, if no audio came."""
         return await in_thread(self._opened().finish)
 
-    async def encoded(self, contents: AsyncIterable[Content]) -> AsyncGenerator[bytes, None]:
+    async def encoded(self, contents: AsyncIterable[Piece]) -> AsyncGenerator[bytes, None]:
         """The body of all audio in `contents`, in pieces of which none is empty."""
         try:
             async for content in contents:

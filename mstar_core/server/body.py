@@ -39,19 +39,36 @@ async def read_object(request: Request, limit: int) -> dict[str, Any]:
 async def read_request(request: Request, limit: int) -> tuple[dict[str, Any], Uploads]:
     """The request's JSON object, and the files beside it if the body is a form whose field `request` is the object.
 
-    Raises as `read_object`, and `InvalidRequest` for a form from a web page of another origin: those come without a
-    preflight.
+    Raises as `read_object` and `read_fields`, and `InvalidRequest` for two fields of one name.
     """
-    if _content_type(request) != "multipart/form-data":
+    if not is_form(request):
         return await read_object(request, limit), Uploads({})
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise InvalidRequest(f"forms from pages of other origins are not taken, and this one is from {origin}")
-    form = await read_form(request.headers["content-type"], _pieces(request, limit))
+    form: dict[str, bytes] = {}
+    for name, value in await read_fields(request, limit):
+        if name in form:
+            raise InvalidRequest(f"the form has two fields {name!r}", param=name)
+        form[name] = value
     if _REQUEST not in form:
         problem = f"the form needs a field {_REQUEST!r} with the JSON object; it has: {', '.join(form) or 'none'}"
         raise InvalidRequest(problem, param=_REQUEST)
     return _object(form.pop(_REQUEST), f"the field {_REQUEST!r}"), Uploads(form)
+
+
+def is_form(request: Request) -> bool:
+    """Whether the body is a form that may hold files."""
+    return _content_type(request) == "multipart/form-data"
+
+
+async def read_fields(request: Request, limit: int) -> list[tuple[str, bytes]]:
+    """The names and values of a form's fields, in their order.
+
+    Raises as `read_object`, and `InvalidRequest` for a form from a web page of another origin: those come without a
+    preflight.
+    """
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise InvalidRequest(f"forms from pages of other origins are not taken, and this one is from {origin}")
+    return await read_form(request.headers["content-type"], _pieces(request, limit))
 
 
 def validate(schema: type[Schema], value: Mapping[str, Any], at: str = "") -> Schema:

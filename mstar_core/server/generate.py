@@ -1,12 +1,12 @@
 """`POST /generate`: the native route, served by every model.
 
     {"model", "input": text or [part, ...], "outputs": [modality, ...], "parameters": {...}, "stream": bool,
-     "audio_format": ..., "request_id": ..., "timeout": seconds}
+     "audio_format": ..., "image_format": ..., "request_id": ..., "timeout": seconds}
 
 `parts` says what a part looks like, `answers` what comes back. The body is JSON, or a form whose field `request` is the
 JSON and whose other fields are the files that parts name. `audio_format` asks for encoded audio; streamed, the data of
-its pieces makes up one file. A request that has not ended after `timeout` seconds fails (504); without it the model's
-own deadline holds.
+its pieces makes up one file. `image_format` asks for pictures as files. A request that has not
+ended after `timeout` seconds fails (504); without it the model's own deadline holds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from mstar_core import log
 from mstar_core.client.service import ServedModel, Service
 from mstar_core.errors import InvalidRequest, nearest
-from mstar_core.media import AUDIO_FORMATS
+from mstar_core.media import AUDIO_FORMATS, IMAGE_FORMATS
 from mstar_core.server.answers import Order, accepted_binary, answered
 from mstar_core.server.body import read_request, shown, validate
 from mstar_core.server.boundary import check_request_id
+from mstar_core.server.outputs import Formats
 from mstar_core.server.parts import PartReader
 from mstar_core.server.schemas import request_schema
 from mstar_core.server.served import require_modality, served_model
@@ -31,6 +32,7 @@ from mstar_core.server.settings import ServerSettings
 from mstar_core.server.tickets import TicketResponse, in_thread
 from mstar_core.server.uploads import Uploads
 from mstar_core.spec.content import Content
+from mstar_core.spec.model import ModelCard
 from mstar_core.spec.params import check_parameters
 
 ROUTE = "/generate"
@@ -47,6 +49,7 @@ class GenerateFields(BaseModel):
     parameters: dict[str, Any] = Field(default_factory=dict)
     stream: bool = False
     audio_format: str = ""
+    image_format: str = ""
     request_id: str = ""
     timeout: float = Field(default_factory=float, gt=0, allow_inf_nan=False)
 
@@ -76,10 +79,10 @@ def _checked(fields: GenerateFields, model: ServedModel, uploads: Uploads, setti
     card = model.spec.card
     if fields.given("outputs"):
         _require_names(fields.outputs, card.outputs, "outputs", f"model {card.name!r} makes")
-    if fields.given("audio_format"):
-        _require_names([fields.audio_format], tuple(AUDIO_FORMATS), "audio_format", "the formats are")
-        if "audio" not in card.outputs:
-            raise InvalidRequest(f"'audio_format': model {card.name!r} makes no audio", param="audio_format")
+    formats = {"audio": (fields.audio_format, AUDIO_FORMATS), "image": (fields.image_format, IMAGE_FORMATS)}
+    for modality, (format, known) in formats.items():
+        if fields.given(f"{modality}_format"):
+            _require_format(format, tuple(known), modality, card)
     _check_parameters(fields.parameters, model)
     content = _content(fields.input, model, PartReader(settings.media, uploads, sound="audio" in card.inputs))
     uploads.require_all_named()
@@ -88,7 +91,7 @@ def _checked(fields: GenerateFields, model: ServedModel, uploads: Uploads, setti
         content=content,
         params=fields.parameters,
         outputs=frozenset(fields.outputs) if fields.given("outputs") else None,
-        audio_format=fields.audio_format,
+        formats=Formats(audio=fields.audio_format, image=fields.image_format),
         timeout=fields.timeout if fields.given("timeout") else None,
         stream=fields.stream,
     )
@@ -104,6 +107,13 @@ def _content(value: object, model: ServedModel, reader: PartReader) -> list[Cont
     for index, content in enumerate(contents):
         require_modality(model, content, "input" if isinstance(value, str) else f"input.{index}.type")
     return contents
+
+
+def _require_format(format: str, known: Sequence[str], modality: str, card: ModelCard) -> None:
+    field = f"{modality}_format"
+    _require_names([format], known, field, "the formats are")
+    if modality not in card.outputs:
+        raise InvalidRequest(f"{field!r}: model {card.name!r} makes no {modality}", param=field)
 
 
 def _require_names(names: Sequence[str], choices: Sequence[str], field: str, what: str) -> None:

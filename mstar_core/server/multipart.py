@@ -14,10 +14,11 @@ _MOST_FIELDS = 64
 """Far more than any request has files; a bound on what a hostile body makes us keep track of."""
 
 
-async def read_form(content_type: str, pieces: AsyncIterable[bytes]) -> dict[str, bytes]:
-    """The fields by name, whether they are files or text. The caller bounds the size of all `pieces` together.
+async def read_form(content_type: str, pieces: AsyncIterable[bytes]) -> list[tuple[str, bytes]]:
+    """The names and values of the fields, whether they are files or text, in their order; a name may come twice.
 
-    Raises `InvalidRequest` for a body that is no whole form, and for a field without a name or given twice.
+    The caller bounds the size of all `pieces` together. Raises `InvalidRequest` for a body that is no whole form, and
+    for a field without a name.
     """
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
@@ -32,14 +33,14 @@ async def read_form(content_type: str, pieces: AsyncIterable[bytes]) -> dict[str
         raise InvalidRequest(f"the body is not valid multipart/form-data: {error}") from None
     if not form.ended:
         raise InvalidRequest("the multipart/form-data body is cut short: its last boundary is missing")
-    return {name: bytes(value) for name, value in form.fields.items()}
+    return [(name, bytes(value)) for name, value in form.fields]
 
 
 class _Form:
     """What the parser has found so far."""
 
     def __init__(self) -> None:
-        self.fields: dict[str, bytearray] = {}
+        self.fields: list[tuple[str, bytearray]] = []
         self.ended = False
         self._header = self._value = b""
         self._name: str | None = None
@@ -76,13 +77,10 @@ class _Form:
     def _headers_finished(self) -> None:
         if not self._name:
             raise InvalidRequest('each field of a form needs a "Content-Disposition: form-data" with a name')
-        if self._name in self.fields:
-            raise InvalidRequest(f"the form has two fields {self._name!r}", param=self._name)
-        self.fields[self._name] = bytearray()
+        self.fields.append((self._name, bytearray()))
 
     def _data(self, data: bytes, start: int, end: int) -> None:
-        assert self._name is not None
-        self.fields[self._name] += data[start:end]
+        self.fields[-1][1].extend(data[start:end])
 
     def _end(self) -> None:
         self.ended = True

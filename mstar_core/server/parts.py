@@ -25,7 +25,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -105,12 +105,14 @@ class PartReader:
     """Reads the parts of one request. Work of the CPU: call it in a thread.
 
     Its methods raise `InvalidRequest` or, for a medium over the `limits`, `TooLarge`, whose `param` is the wrong
-    field's path below `at`. Without `sound` the audio tracks of clips are not decoded.
+    field's path below `at`. Without `sound` the audio tracks of clips are not decoded. `taken` are the sizes, in bytes,
+    of the media that were read.
     """
 
     limits: MediaLimits
     uploads: Uploads
     sound: bool = True
+    taken: list[int] = field(default_factory=list)
 
     def content(self, part: object, at: str) -> Content:
         """The content of a client's part of any type."""
@@ -152,8 +154,7 @@ class PartReader:
                 raise InvalidRequest(f"'{at}.data' must hold finite samples", param=f"{at}.data")
             return Audio(samples, fields.rate)
         data, where = self.payload(part, at)
-        with _named(where):
-            return Audio(*decode_audio(data))
+        return self.audio_file(data, where)
 
     def image(self, part: Mapping[str, Any], at: str) -> Image:
         """An image part: pixels or a file."""
@@ -177,13 +178,34 @@ class PartReader:
 
     def image_file(self, data: bytes, at: str) -> Image:
         """The picture in a file's bytes, which stand at the path `at`."""
-        with _named(at):
-            return Image(decode_image(data, limits=self.limits))
+        with self._counted(at):
+            pixels = decode_image(data, limits=self.limits)
+            self.taken.append(pixels.nbytes)
+        return Image(pixels)
+
+    def audio_file(self, data: bytes, at: str) -> Audio:
+        """The sound in a file's bytes, which stand at the path `at`."""
+        with self._counted(at):
+            samples, rate = decode_audio(data)
+            self.taken.append(samples.nbytes)
+        return Audio(samples, rate)
 
     def video_file(self, data: bytes, at: str, most: int | None = None) -> Video:
         """The clip in a file's bytes, which stand at the path `at`; with `most`, so many of its frames."""
+        with self._counted(at):
+            clip = decode_video(data, limits=self.limits, most=most, sound=self.sound)
+            self.taken.append(clip.frames.nbytes)
+        return clip
+
+    @contextmanager
+    def _counted(self, at: str) -> Iterator[None]:
+        """What is read of one more file, within the limits of a request."""
+        if len(self.taken) >= self.limits.media:
+            problem = f"the request has more than the {self.limits.media} pictures, clips and sounds that are taken"
+            raise InvalidRequest(f"{at!r}: {problem}", param=at)
         with _named(at):
-            return decode_video(data, limits=self.limits, most=most, sound=self.sound)
+            yield
+            self.limits.check_together(sum(self.taken))
 
     def _listed(self, part: _ListPart, at: str) -> Tensor:
         _require_dtype(part.dtype, at)

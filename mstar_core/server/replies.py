@@ -71,7 +71,7 @@ async def send_events(send: Send, events: AsyncGenerator[bytes, None], keepalive
     A failure before the first event or comment is raised as it is. Later ones are sent as an `error` event; then
     `CutShort` is raised. An exception that nobody foresaw is logged here and told as an internal error.
     """
-    async with aclosing(_with_comments(events, keepalive_s)) as pieces:
+    async with aclosing(events), aclosing(_with_comments(events, keepalive_s)) as pieces:
         first = await anext(pieces, b"")
         await _start(send, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"})
         try:

@@ -7,6 +7,23 @@ from typing import Any
 from pydantic import BaseModel
 
 
+def json_schema(fields: type[BaseModel]) -> dict[str, Any]:
+    """What a route that takes JSON alone adds to its OpenAPI operation."""
+    return {"requestBody": {"content": {"application/json": {"schema": fields.model_json_schema()}}}}
+
+
+def image_form_schema(fields: type[BaseModel]) -> dict[str, Any]:
+    """What a route adds that takes its fields as JSON, or as those of a form, where `image` is a file or several."""
+    schema = fields.model_json_schema()
+    file = {"type": "string", "format": "binary"}
+    form = {
+        **schema,
+        "properties": {**schema["properties"], "image": file, "image[]": {"type": "array", "items": file}},
+    }
+    content = {"application/json": {"schema": schema}, "multipart/form-data": {"schema": form}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
 def request_schema(fields: type[BaseModel]) -> dict[str, Any]:
     """What a route adds to its OpenAPI operation: its fields as JSON or as a form with files, and its three answers."""
     schema = fields.model_json_schema()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from mstar_core.client.service import ServedModel, Service
@@ -41,6 +42,30 @@ def unknown_field(name: str, model: str, known: Collection[str]) -> InvalidReque
     """The error of a field that the route does not have and the model does not declare."""
     listed = ", ".join(sorted(known))
     return InvalidRequest(f"unknown field {name!r}{nearest(name, known)}; model {model!r} takes: {listed}", param=name)
+
+
+def own_params(given: Mapping[str, Any], model: ServedModel, known: Collection[str]) -> dict[str, Any]:
+    """The fields of a body that the route does not have itself, which are `known`: all parameters of the model.
+
+    Raises `InvalidRequest` that names the first other one.
+    """
+    declared = {parameter.name for parameter in model.parameters}
+    for name in given:
+        if name not in declared:
+            raise unknown_field(name, model.spec.card.name, declared | set(known))
+    return dict(given)
+
+
+@contextmanager
+def told_as(fields: Mapping[str, str]) -> Iterator[None]:
+    """Have errors of a model's parameter name the route's field that set it; `fields` has these by parameter."""
+    try:
+        yield
+    except InvalidRequest as error:
+        field = fields.get(error.param or "")
+        if field is None:
+            raise
+        raise InvalidRequest(f"{field!r}: {error.message}", param=field) from None
 
 
 def usage_fields(usage: Mapping[str, int]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from mstar_core.media.tempo import MAX_SPEED, MIN_SPEED
 from mstar_core.server.audio_track import AudioTrack
 from mstar_core.server.body import read_object, shown, validate
 from mstar_core.server.replies import event, send_events, send_stream, send_whole
+from mstar_core.server.schemas import json_schema
 from mstar_core.server.served import model_for_route, unknown_field, usage_fields
 from mstar_core.server.settings import ServerSettings
 from mstar_core.server.tickets import TicketResponse
@@ -95,9 +96,8 @@ class _Speech:
 def speech_routes(service: Service, settings: ServerSettings) -> APIRouter:
     """The router of `POST /v1/audio/speech`."""
     router = APIRouter()
-    schema = {"requestBody": {"content": {"application/json": {"schema": SpeechFields.model_json_schema()}}}}
 
-    @router.post(ROUTE, summary="Text to speech", openapi_extra=schema)
+    @router.post(ROUTE, summary="Text to speech", openapi_extra=json_schema(SpeechFields))
     async def create_speech(request: Request) -> TicketResponse:
         fields = validate(SpeechFields, await read_object(request, settings.max_body_bytes))
         model = model_for_route(service, fields.model, ROUTE)

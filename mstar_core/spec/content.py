@@ -1,13 +1,14 @@
 """What goes in and comes out of a model, in a client's terms: text, audio, images, video, named tensors.
 
 Faces build these from HTTP bodies, files and Python values; a model's `Processor` turns them into tensors and back.
+What goes in is in the client's order and bears a `role`: who said it in a conversation. Outside of one all is `user`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,12 +16,16 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = NDArray[Any]
 
+Role: TypeAlias = Literal["system", "user", "assistant"]
+"""Who said something: the operator, the person, the model."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
     """A piece of text; as an output, the text that is new since the piece before."""
 
     text: str
+    role: Role = field(default="user", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +34,7 @@ class Audio:
 
     samples: NDArray[np.float32]
     rate: int
+    role: Role = field(default="user", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +42,7 @@ class Image:
     """A picture: `pixels` uint8 [height, width, 3], RGB."""
 
     pixels: NDArray[np.uint8]
+    role: Role = field(default="user", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +52,7 @@ class Video:
     frames: NDArray[np.uint8]
     rate: float
     audio: Audio | None = None
+    role: Role = field(default="user", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,12 +68,30 @@ class Tensor:
     step: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the output that is being made has come: `done` of `total` steps.
+
+    Walks emit it as an int64 [2] tensor of the modality `PROGRESS`. It is no output: no card lists it, no request asks
+    for it, no renderer sees it. Faces that answer with wholes skip it.
+    """
+
+    done: int
+    total: int
+
+
 Content: TypeAlias = "Text | Audio | Image | Video | Tensor"
+
+Piece: TypeAlias = "Content | Progress"
+"""What a running request gives."""
 
 MODALITIES: Mapping[type, str] = {Text: "text", Audio: "audio", Image: "image", Video: "video", Tensor: "tensor"}
 """The modality's name for each kind of content."""
 
 MODALITY_NAMES = tuple(MODALITIES.values())
+
+PROGRESS = "progress"
+"""What walks emit `Progress` as."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

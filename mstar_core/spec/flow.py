@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mstar_core.errors import nearest
-from mstar_core.spec.content import MODALITY_NAMES
+from mstar_core.spec.content import MODALITY_NAMES, PROGRESS
 from mstar_core.spec.graph import (
+    ANY,
     FLAG,
     Count,
     DynamicLoop,
@@ -208,7 +209,10 @@ def _check_emit(scope: _Scope, emit: Emit) -> None:
         scope.report(f"emits {emit.signal!r}, which nothing produces{nearest(emit.signal, scope.signals)}")
     elif source.dtype == FLAG:
         scope.report(f"emits {emit.signal!r}, which is a flag")
-    if emit.modality not in MODALITY_NAMES:
+    if emit.modality == PROGRESS:
+        if source is not None and (source.dtype not in (ANY, "int64") or source.shape not in (None, (2,))):
+            scope.report(f"emits {emit.signal!r} as progress, which is int64 [2]: steps done, and steps in all")
+    elif emit.modality not in MODALITY_NAMES:
         scope.report(f"emits modality {emit.modality!r}{nearest(emit.modality, MODALITY_NAMES)}")
     elif emit.modality not in scope.spec.card.outputs:
         scope.report(f"emits modality {emit.modality!r}, which the card does not list among its outputs")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mstar_core.engines.base import NodeRequest
 from mstar_core.errors import InvalidRequest
+from mstar_core.spec.content import PROGRESS
 from mstar_core.spec.graph import Count
 from mstar_core.wire.messages import Address, Open, StartWalk
 from mstar_core.worker.outlet import Outlet
@@ -65,7 +66,7 @@ class RequestRun:
         self.params = message.params
         self.inputs: Mapping[str, list[Any]] | None = None
         self.starts: list[StartWalk] = []
-        self.outputs = frozenset(message.outputs)
+        self.outputs = frozenset(message.outputs) | {PROGRESS}
         self.frontend = message.frontend
         self.ticket = message.ticket
         self.route = message.route

@@ -98,11 +98,11 @@ class Stage:
         prepared = Prepared(inputs=arrays, params={"heat": 1.0}, outputs=frozenset({"text", "audio"}))
         return self.frontend.submit(request, "model", prepared, 7, PassThrough(), timeout)
 
-    def emit(self, number, *values, worker=None):
+    def emit(self, number, *values, worker=None, modality="text"):
         """Outputs of a worker for a ticket, in one message."""
         worker = worker or self.worker
         outputs = [
-            Output(number, "text", worker.exchange.publish(np.asarray([value]), self.address)) for value in values
+            Output(number, modality, worker.exchange.publish(np.atleast_1d(value), self.address)) for value in values
         ]
         worker.tell(self.address, Emitted(worker.address, outputs))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mstar_core.errors import Conflict, InvalidRequest, NodeFailed, RequestError, Unavailable
+from mstar_core.spec.content import Progress
 from mstar_core.wire.address import Keys
 from mstar_core.wire.mailbox import Mailbox
 from mstar_core.wire.messages import (
@@ -152,6 +153,32 @@ def test_a_cancellation_names_the_ticket_and_comes_once_it_was_submitted(stage):
     ticket.cancel()
     stage.settle()
     assert stage.conductor.silent()
+
+
+def test_progress_passes_by_the_renderer_and_is_no_first_output(stage):
+    ticket, submit = stage.submit()
+    stage.emit(submit.ticket, [1, 4], modality="progress")
+    stage.settle()
+    assert "mstar_request_first_output_seconds" not in {sample.name for sample in stage.frontend.samples()}
+    stage.emit(submit.ticket, 7)
+    stage.end(submit.ticket, emitted=2)
+    assert list(ticket) == [Progress(1, 4), ("text", [7])]
+    assert "mstar_request_first_output_seconds" in {sample.name for sample in stage.frontend.samples()}
+
+
+def test_a_ticket_that_is_stopped_tells_the_counts_of_what_was_done(stage):
+    ticket, submit = stage.submit()
+    stage.emit(submit.ticket, 1, 2, 3)
+
+    async def stopped():
+        async for _ in ticket:
+            break
+        stop = asyncio.create_task(ticket.stop())
+        assert await asyncio.to_thread(stage.conductor.heard) == Cancel("r1", stage.address, submit.ticket)
+        stage.end(submit.ticket, error=ErrorInfo("cancelled", "the request was cancelled"))
+        return await stop
+
+    assert asyncio.run(stopped()) == {"walk": 3}
 
 
 def test_an_id_is_taken_until_the_request_has_ended(stage):

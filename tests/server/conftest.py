@@ -6,15 +6,18 @@ from typing import Any
 
 import httpx
 import numpy as np
+import openai
 import pytest
 
-from mstar_core.client.service import Health, ServedModel
+from mstar_core.client.service import Health, ServedModel, Service
 from mstar_core.client.ticket import Made, Ticket
 from mstar_core.errors import Cancelled, Conflict, InvalidRequest, NodeFailed, RequestError
 from mstar_core.server.settings import ServerSettings
 from mstar_core.spec.content import Audio, Text
 from mstar_core.spec.model import Checkpoint, ModelCard, ModelConfig, ModelSpec
 from mstar_core.spec.params import SEED, Parameter, check_parameters
+from mstar_core.testing import toy_painter
+from mstar_core.testing.plugins import registry_with
 from mstar_core.testing.server import http_server
 from mstar_core.wire.messages import Ended, Sample, WorkerState
 
@@ -126,7 +129,7 @@ WORKERS = {"w0": WorkerState("ready", {"speaker": ["writer"]}, "cuda:0", 2**30, 
 
 @pytest.fixture(scope="module")
 def shared_service():
-    """Serves `speaker` (text to speech) and `everything` (any content to any content)."""
+    """Serves `speaker` (text to speech), `everything` (any content to any content), and `talker` (in a chat)."""
     voice = Parameter(name="voice", kind="str", default="tara", choices=VOICES, doc="Who speaks.")
     heat = Parameter(name="temperature", kind="float", default=0.6, minimum=0, maximum=2)
     kinds = ("text", "audio", "image", "video", "tensor")
@@ -134,6 +137,7 @@ def shared_service():
         {
             "speaker": served("speaker", ("text",), ("audio",), ("/v1/audio/speech",), (voice, heat)),
             "everything": served("everything", kinds, kinds, (), (heat,)),
+            "talker": served("talker", kinds, kinds, ("/v1/chat/completions",), (voice,)),
         }
     )
 
@@ -161,6 +165,26 @@ def url(shared_service, settings) -> Iterator[str]:
 @pytest.fixture
 def http(url, service) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=url, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def painter():
+    """The toy painter behind the real runtime."""
+    with Service.start(["toy-painter"], registry=registry_with(toy_painter)) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def painter_url(painter) -> Iterator[str]:
+    with http_server(painter, ServerSettings(port=0, drain_s=5, keepalive_s=0.1)) as url:
+        yield url
+
+
+@pytest.fixture
+def painter_client(painter_url) -> Iterator[openai.OpenAI]:
+    """OpenAI's client, of the toy painter."""
+    with openai.OpenAI(base_url=f"{painter_url}/v1", api_key="none", max_retries=0, timeout=30) as client:
         yield client
 
 

@@ -55,6 +55,19 @@ def test_nested_loops_and_parallel_branches_that_fit_pass(toy):
     validate(replace(spec, nodes=(*spec.nodes, twin)))
 
 
+@pytest.mark.parametrize("shape", [(2,), None])
+def test_progress_may_be_emitted_by_any_model(toy, shape):
+    far = toy.node("far", (Port("item", "int64", ()),), (Port("progress", "int64", shape),))
+    spec = writing(toy, Loop(Sequential(Run("far"), Emit("progress", "progress"), Run("writer")), times=Param("most")))
+    validate(replace(spec, nodes=(*spec.nodes, far)))
+
+
+def test_progress_of_another_shape_is_a_problem(toy):
+    far = toy.node("far", (Port("item", "int64", ()),), (Port("progress", "int64", (3,)),))
+    spec = writing(toy, Loop(Sequential(Run("far"), Emit("progress", "progress"), Run("writer")), times=Param("most")))
+    assert "as progress" in problems(replace(spec, nodes=(*spec.nodes, far)))[0]
+
+
 def test_every_problem_is_reported_at_once_with_the_models_name_and_source(toy):
     spec = toy.model(
         card=toy.card(outputs=("audio", "adio")),
@@ -94,6 +107,7 @@ BODIES = {
     ),
     "emit nothing": (Sequential(Run("writer"), Emit("sonud", "audio")), "emits 'sonud', which nothing produces (did"),
     "emit a flag": (Sequential(Run("writer"), Emit("stop", "audio")), "emits 'stop', which is a flag"),
+    "emit no progress": (Sequential(Run("writer"), Emit("sound", "progress")), "as progress, which is int64 [2]"),
     "modality": (Sequential(Run("writer"), Emit("sound", "adio")), "emits modality 'adio' (did you mean 'audio'?)"),
     "unlisted": (Sequential(Run("writer"), Emit("sound", "text")), "'text', which the card does not list among its"),
     "rivals": (Parallel(Run("writer"), Run("writer")), "two branches of a Parallel produce signal 'item'"),
