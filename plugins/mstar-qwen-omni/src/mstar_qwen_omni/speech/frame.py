@@ -92,7 +92,7 @@ class FrameAttention(nn.Module):
         cache[0, :, span] = turned[:, :, self.config.heads :]
         cache[1, :, span] = heads[:, :, self._turning :]
         keys, values = cache[:, :, : place.stop].transpose(2, 3)  # [rows, kv_heads, stop, head_dim] each
-        grouped = turned[:, :, : self.config.heads].unflatten(2, (kv_heads, -1)).transpose(1, 2)
+        grouped = turned[:, :, : self.config.heads].reshape(*heads.shape[:2], kv_heads, -1, head_dim).transpose(1, 2)
         attended = F.scaled_dot_product_attention(grouped.flatten(2, 3), keys, values, attn_mask=place.mask)
         return attended.view(grouped.shape).transpose(1, 2)
 
@@ -101,7 +101,7 @@ class FrameAttention(nn.Module):
         turned = kernels.rms_norm(heads[:, : self._turning], self._ones, self.config.eps)
         kernels.rotate(turned.view(-1, 1, self.config.head_dim), *self._turn(cache.shape[1], place))
         heads[:, : self._turning] = turned
-        queries, keys, values = heads.split([self.config.heads, self.config.kv_heads, self.config.kv_heads], 1)
+        queries, keys, values = heads.tensor_split((self.config.heads, self._turning), 1)
         return kernels.paged_decode(
             queries, keys, values, cache, place.slots, place.pages, place.lengths, self.config.head_dim**-0.5
         )

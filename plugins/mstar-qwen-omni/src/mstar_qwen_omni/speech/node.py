@@ -95,7 +95,8 @@ class TalkerNode(KVNode):
 
     def forward(self, step: Step) -> Mapping[str, torch.Tensor]:
         """Nothing for prompts; a frame per call else."""
-        if step.plan.last is not None:
+        # A step that is replayed has no calls to ask, and is never a prompt's.
+        if not step.plan.attention.static and step.calls[0].walk == LISTEN:
             self._listen(step)
             return {}
         x = self.model.text_projection(step.rows("text")[:, 0]) + step.rows("feedback")  # [rows, hidden]

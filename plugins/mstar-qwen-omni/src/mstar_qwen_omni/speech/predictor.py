@@ -59,11 +59,10 @@ class CodePredictor(nn.Module):
     def prepare(self) -> None:
         """Compute what does not depend on the frame: once, after the weights are there."""
         config, tables = self.config, self.tables
-        rotary = RotaryTable(
-            config.head_dim, config.theta, config.groups, device=tables.device, dtype=tables.dtype
-        )
-        for block in self.blocks:
-            block.attention.prepare(rotary)
+        rotary = RotaryTable(config.head_dim, config.theta, config.groups, device=tables.device, dtype=tables.dtype)
+        for module in self.modules():
+            if isinstance(module, FrameAttention):
+                module.prepare(rotary)
 
     def forward(
         self, hidden: torch.Tensor, first: torch.Tensor, sample: SampleGroup
@@ -96,4 +95,3 @@ class CodePredictor(nn.Module):
         for layer, block in enumerate(self.blocks):
             x = block(x, cache[layer], place)
         return x
-

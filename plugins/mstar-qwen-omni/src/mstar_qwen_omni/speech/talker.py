@@ -138,5 +138,7 @@ def _embeddings(directory: Path, ids: list[int], like: Talker) -> torch.Tensor:
     weights = Weights.open(directory)
     rows = like.embedding.new_empty(len(ids), like.config.thinker_hidden)
     whole = slice(None)
-    weights.read_all([(rows[row : row + 1], _THINKER_EMBEDDING, (slice(id, id + 1), whole)) for row, id in enumerate(ids)])
+    weights.read_all(
+        [(rows[row : row + 1], _THINKER_EMBEDDING, (slice(id, id + 1), whole)) for row, id in enumerate(ids)]
+    )
     return rows

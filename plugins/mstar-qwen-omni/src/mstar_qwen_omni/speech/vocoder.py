@@ -5,8 +5,8 @@ all frames, however they are cut, without gaps and without computing anything tw
 frames of context again for every chunk, would need `layers * (window - 1)` frames of it to be exact: 568 in the
 published model, which costs more than the chunk.
 
-`compat` is the reference's `chunked_decode`: pieces of 300 frames behind 25 frames of context that are decoded again and
-cut off, which loses `lag` samples at every border.
+`compat` is the reference's `chunked_decode`: pieces of 300 frames behind 25 frames of context that are decoded
+again and cut off, which loses `lag` samples at every border.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import torch
 from mstar_core.engines.base import Call, Chunk, NodeContext, NodeRequest
 from mstar_core.engines.stateless import StatelessNode
 from mstar_qwen_omni.speech.chunks import COMPAT_CHUNK, COMPAT_CONTEXT
-from mstar_qwen_omni.speech.code2wav.decoder import Code2Wav, Stream
+from mstar_qwen_omni.speech.code2wav.decoder import START, Code2Wav, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sounding:
     """Where one request stands: its stream, or the frames that wait for a piece to be full, behind their context."""
 
-    stream: Stream = Stream()
+    stream: Stream = START
     context: tuple[torch.Tensor, ...] = ()
     waiting: tuple[torch.Tensor, ...] = ()
 
@@ -46,7 +46,7 @@ class Vocoder(StatelessNode):
 
     def signature(self, call: Call) -> Hashable:
         """As many new frames of streams that all begin, or of which none does; `compat` runs one by one anyway."""
-        mode = call.request.params["vocoder"]
+        mode: str = call.request.params["vocoder"]
         if mode == "compat":
             return mode
         return mode, len(_new(call)), call.request.state.stream.frames == 0

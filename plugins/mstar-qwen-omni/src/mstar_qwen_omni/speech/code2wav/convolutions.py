@@ -134,5 +134,5 @@ class ConvNextStage(nn.Module):
         """`[batch, channels, time]` to `[batch, channels, time * ratio]`."""
         x = self.stretch(x, memory)
         rows = self.norm(self.depthwise(x, memory).mT).flatten(0, 1)  # [batch * time, channels]
-        branch = self.down(self.up.gelu(rows)).mul_(self.scale)
+        branch: torch.Tensor = self.down(self.up.gelu(rows)).mul_(self.scale)
         return x + branch.view(x.shape[0], x.shape[2], -1).mT

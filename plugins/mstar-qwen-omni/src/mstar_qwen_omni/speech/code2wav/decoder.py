@@ -38,6 +38,10 @@ class Stream:
     memory: torch.Tensor | None = None
 
 
+START = Stream()
+"""A stream before its first frame."""
+
+
 class Code2Wav(nn.Module):
     """The whole decoder.
 
@@ -93,13 +97,11 @@ class Code2Wav(nn.Module):
         samples = self._sound(self.transformer(hidden, past, memory).mT, memory)
         after = memory.after()
         kept = [after] if batch == 1 else [row.clone()[None] for row in after]
-        return samples, [
-            Stream(stream.frames + frames, kept[index][0]) for index, stream in enumerate(streams)
-        ]
+        return samples, [Stream(stream.frames + frames, kept[index][0]) for index, stream in enumerate(streams)]
 
     def whole(self, codes: torch.Tensor) -> torch.Tensor:
         """All samples `[samples]` of frames `[frames, groups]`."""
-        return self.decode(codes[None], [Stream()])[0][0]
+        return self.decode(codes[None], [START])[0][0]
 
     def _sound(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
         """Samples `[batch, samples]` of hidden states `[batch, hidden, frames]`."""
