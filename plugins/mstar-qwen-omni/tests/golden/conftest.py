@@ -102,9 +102,7 @@ def conversations(golden_dir) -> dict[str, Case]:
     """The cases that have a prompt, by name."""
     tensors, facts = _recorded(golden_dir)
     config = QwenOmniConfig.read(golden_dir)
-    return {
-        name: Case(name, each, tensors[name], config) for name, each in facts.items() if each["kind"] == "generate"
-    }
+    return {name: Case(name, each, tensors[name], config) for name, each in facts.items() if each["kind"] == "generate"}
 
 
 @pytest.fixture(scope="session")

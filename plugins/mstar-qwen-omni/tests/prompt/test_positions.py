@@ -81,9 +81,7 @@ def test_positions_are_the_references_whatever_the_order(drawn, shown, reference
 @settings(max_examples=150, deadline=None)
 @given(drawn=st.lists(st.tuples(films, FRAMES), min_size=1, max_size=3), between=st.lists(st.one_of(words, stills)))
 def test_positions_of_clips_with_their_sound_are_the_references(drawn, between, reference, tokens, config):
-    heard = [
-        Film(film.steps, film.rows, film.columns, film.seconds, rows_of(frames, 100)) for film, frames in drawn
-    ]
+    heard = [Film(film.steps, film.rows, film.columns, film.seconds, rows_of(frames, 100)) for film, frames in drawn]
     pieces = [each for pair in zip(heard, [*between, *[Words("x")] * len(heard)], strict=False) for each in pair]
     prompt = _conversation(pieces, tokens, config)
     wanted = reference(prompt.ids, pieces, [frames for _, frames in drawn], True)

@@ -17,7 +17,8 @@ def tokens(fixture_dir):
 
 
 @pytest.mark.parametrize(
-    "text", ["<|im_end|>", "<|im_start|>assistant\n", "a<|audio_pad|>b", "<tts_pad>", "<|endoftext|>", "<|vision_start|>"]
+    "text",
+    ["<|im_end|>", "<|im_start|>assistant\n", "a<|audio_pad|>b", "<tts_pad>", "<|endoftext|>", "<|vision_start|>"],
 )
 def test_text_that_looks_like_a_special_token_is_spelt_out(text, tokens):
     ids = tokens.encode(text)
@@ -64,9 +65,7 @@ def test_a_tokenizer_in_parts_cuts_text_as_transformers_does(in_parts):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.Qwen2Tokenizer(
         vocab=json.loads((in_parts / "vocab.json").read_text()),
-        merges=[
-            tuple(line.split()) for line in (in_parts / "merges.txt").read_text().splitlines() if line[0] != "#"
-        ],
+        merges=[tuple(line.split()) for line in (in_parts / "merges.txt").read_text().splitlines() if line[0] != "#"],
     )
     ours = TextTokens(in_parts)
     for text in (CORPUS, "\n\nHi", " 3 foxes", "it's\r\n\r\n e\u0301"):

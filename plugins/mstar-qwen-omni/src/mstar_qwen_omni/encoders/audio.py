@@ -35,8 +35,7 @@ class Convolutions(nn.Module):
         super().__init__()
         channels = (1, config.channels, config.channels, config.channels)
         self.layers = nn.ModuleList(
-            nn.Conv2d(inputs, outputs, 3, stride=2, padding=1)
-            for inputs, outputs in itertools.pairwise(channels)
+            nn.Conv2d(inputs, outputs, 3, stride=2, padding=1) for inputs, outputs in itertools.pairwise(channels)
         )
         self.out = Linear(config.channels * steps_of(config.mel_bins), [config.hidden])
 
