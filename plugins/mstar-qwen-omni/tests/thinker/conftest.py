@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class Recorded:
         """Where the user's turns start and stop, [turns, 2]."""
         ids = self.config.ids
         starts = (self.ids == ids.im_start).nonzero().flatten().tolist()
-        spans = zip(starts, starts[1:], strict=False)
+        spans = pairwise(starts)
         return torch.tensor([[start, stop] for start, stop in spans if self.ids[start + 1] == ids.user])
 
     @property
