@@ -36,6 +36,6 @@ def seen(video: Video, rate: float, depth: int) -> Seen:
     wanted = length * rate
     taken = min(max(wanted, FEWEST), MOST, count)
     kept = max(math.floor(taken / depth) * depth, depth)
-    chosen = (np.arange(kept) * (count / kept)).astype(np.int64)
+    chosen = np.arange(kept) * count // kept
     seconds = depth / rate if taken == wanted else depth * length / kept
     return Seen(video.frames[chosen], seconds)

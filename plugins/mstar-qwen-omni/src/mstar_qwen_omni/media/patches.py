@@ -1,7 +1,7 @@
 """Pictures and clips to patches: resize, normalise, cut. NumPy and Pillow.
 
-As transformers' `Qwen2VLImageProcessor` with Pillow. Its video processor resizes with torchvision, whose bicubic
-rounds otherwise: a level of 255 where the two differ.
+As transformers' `Qwen2VLImageProcessor` with Pillow. Its video processor resizes with torchvision, whose bicubic may
+round to the next of the 256 levels.
 """
 
 from __future__ import annotations
