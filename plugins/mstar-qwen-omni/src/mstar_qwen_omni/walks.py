@@ -13,6 +13,7 @@ from mstar_core.spec.chunks import FixedChunkPolicy
 from mstar_core.spec.graph import (
     FLAG,
     DynamicLoop,
+    Element,
     Emit,
     Loop,
     Node,
@@ -162,7 +163,7 @@ def walks(config: QwenOmniConfig) -> WalkSet:
 
 def _thinking() -> tuple[Walk, ...]:
     prompt = {"said": "ids", "places": "positions"}
-    bodies = {
+    bodies: dict[str, Element] = {
         "hear": Sequential(Run("audio_encoder"), Run("thinker", inputs={"sound": "heard"})),
         "see": Sequential(Run("vision_encoder"), Run("thinker", inputs={"sight": "seen", "depth": "deep"})),
         "read": _shown(Run("thinker", inputs=prompt)),
