@@ -101,12 +101,6 @@ def test_speech_alone_may_be_asked_for(answer):
     assert len(samples) == 4 * FRAME - MISSING
 
 
-def test_the_padding_of_sounds_is_the_requests_choice(answer):
-    content = [Audio(NOISE[:20000], 44100), Audio(NOISE, 44100), Text("?")]
-    own, compat = (answer(*content, audio_padding=padding, max_tokens=40)[0] for padding in ("own", "compat"))
-    assert own != compat
-
-
 @pytest.mark.parametrize(
     "text",
     [
