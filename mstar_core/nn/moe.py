@@ -34,8 +34,8 @@ from mstar_core.nn.linear import Linear
 from mstar_core.nn.llama import GatedMLP
 
 _LEAST_ROWS = 16
-"""Rows from which a float32 product on a CPU has the same bits for any number of them: with MKL on AVX-512 the limit was
-between 2 and 16 for inputs of 24 to 2048."""
+"""Rows from which a float32 product on a CPU has the same bits for any number of them: measured with MKL on AVX-512, it
+was between 2 and 16 for inputs of 24 to 2048."""
 
 
 @dataclass(frozen=True, slots=True)
