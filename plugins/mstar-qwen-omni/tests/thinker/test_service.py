@@ -1,5 +1,6 @@
 """Text through `mstar_core.Engine`, from contents to text, with the recorded checkpoint."""
 
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ from mstar_qwen_omni import plugin
 from mstar_qwen_omni.prompt import TextTokens
 
 from mstar_core import Engine
+from mstar_core.engines.kernels import COMPILERS
 from mstar_core.errors import InvalidRequest
 from mstar_core.spec.content import Audio, Image, Text, Video
 from mstar_core.spec.placement import Placement
@@ -16,6 +18,17 @@ from mstar_core.testing.plugins import registry_with
 
 WRITER = {"models": {"qwen3-omni": {"omit": ["talker", "code2wav"]}}}
 """A placement for text alone."""
+
+APART = {
+    **WRITER,
+    "workers": {name: {"device": "cpu", "threads": 1} for name in ("eyes", "reader", "writer")},
+    "groups": [
+        {"nodes": ["audio_encoder", "vision_encoder"], "worker": "eyes"},
+        {"nodes": ["thinker"], "walks": ["read", "read_aloud"], "worker": "reader"},
+        {"nodes": ["thinker"], "walks": ["hear", "see", "write"], "worker": "writer"},
+    ],
+}
+"""Encoders, reading and writing apart, so that rows of media and the cache travel."""
 
 CHAT = (Text("Be brief.", role="system"), Text("Tell me about ship 0."))
 
@@ -103,6 +116,24 @@ def test_media_of_all_kinds_are_answered_alike_alone_and_beside_others(writer, w
         together = threads.map(lambda each: writer.generate(each[1], seed=each[0], **options).text, enumerate(asked))
         assert list(together) == alone
     assert len(set(alone)) == len(alone)
+
+
+def test_three_workers_answer_as_one_does(writer, golden_dir):
+    options = {"max_tokens": 12, "temperature": 0.9, "top_k": 0, "seed": 5, "use_audio_in_video": True}
+    placement = Placement.model_validate(APART)
+    with Engine("qwen3-omni", checkpoint=golden_dir, registry=registry_with(plugin), placement=placement) as apart:
+        for content in (CHAT, media()):
+            assert apart.generate(content, **options).text == writer.generate(content, **options).text
+
+
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="there is no C++ compiler")
+def test_compiled_kernels_give_the_recorded_reply_alone_and_beside_others(golden_dir, conversations, text_of):
+    placement = Placement.model_validate({**WRITER, "groups": [{"nodes": ["thinker"], "compile": True}]})
+    with Engine("qwen3-omni", checkpoint=golden_dir, registry=registry_with(plugin), placement=placement) as compiled:
+        expected = text_of(conversations["text"].facts["thinker_tokens"])
+        with ThreadPoolExecutor(5) as threads:
+            texts = threads.map(lambda _: compiled.generate(CHAT, max_tokens=10).text, range(5))
+            assert set(texts) == {expected}
 
 
 def test_nothing_is_held_once_all_is_said(writer):
