@@ -101,6 +101,29 @@ def test_text_alone_of_the_whole_model_is_the_same_and_touches_no_speech(engine,
     assert ran == {"thinker"}
 
 
+def test_silent_and_spoken_replies_in_one_batch_are_those_of_each_alone(engine):
+    options = {"max_tokens": 15, "temperature": 0.9, "max_audio_frames": 3}
+    asked = [(CHAT, ["text"]), (media(), None), (CHAT, None), (media(), ["text"]), (CHAT, ["text"])]
+
+    def answered(number):
+        content, outputs = asked[number]
+        result = engine.generate(content, outputs=outputs, seed=number, **options)
+        return result.text, None if result.audio is None else result.audio.samples.tobytes()
+
+    alone = [answered(number) for number in range(len(asked))]
+    with ThreadPoolExecutor(len(asked)) as threads:
+        assert list(threads.map(answered, range(len(asked)))) == alone
+    assert [speech is None for _, speech in alone] == [True, False, False, True, True]
+
+
+def test_text_goes_on_when_the_speech_has_ended_long_before(engine):
+    options = {"max_tokens": 300, "temperature": 1.0, "top_k": 0, "seed": 4}
+    spoken = engine.generate(CHAT, max_audio_frames=1, **options)
+    assert spoken.text == engine.generate(CHAT, outputs=["text"], **options).text
+    assert spoken.usage["output_tokens"] > 40
+    assert (len(spoken.audio.samples), spoken.finish_reason) == (1920 - 555, "length")
+
+
 def test_a_single_token_is_a_reply_cut_short(writer):
     result = writer.generate(CHAT, max_tokens=1)
     assert len(result.text) == 1
