@@ -46,6 +46,7 @@ class TalkerNode(KVNode):
         config: QwenOmniConfig = context.config
         self.config: TalkerConfig = config.talker
         self._device = context.device
+        self._dtype = context.dtype
         self.model = Talker.load(context.checkpoint, config.talker, device=context.device, dtype=context.dtype)
         with torch.inference_mode():
             self.rows = AssistantRows(context.checkpoint, config, self.model)
@@ -88,7 +89,7 @@ class TalkerNode(KVNode):
         chunk: Chunk = call.inputs["text"]
         feedback = call.inputs.get("feedback")
         if chunk.items:
-            text = tensor_of(chunk.items[0], self._device).view(1, -1)
+            text = self._item(chunk)
         else:
             text = self.rows.eos if call.step == chunk.position else self.rows.pad
         return {"text": text, "feedback": self.rows.bos if feedback is None else feedback}
@@ -128,8 +129,12 @@ class TalkerNode(KVNode):
     def _prompt(self, call: Call) -> torch.Tensor:
         """All rows of a prompt, `[rows, hidden]`."""
         chunk: Chunk = call.inputs["text"]
-        user = self.model.rows(tensor_of(chunk.items[0], self._device))
+        user = self.model.rows(self._item(chunk))
         return torch.cat([user, self.rows.opening[call.request.params["voice"]]])
+
+    def _item(self, chunk: Chunk) -> torch.Tensor:
+        """The thinker's rows, `[rows, width]`, which may have been computed elsewhere."""
+        return tensor_of(chunk.items[0], self._device).to(self._dtype)
 
 
 def user_positions(positions: npt.NDArray[np.float32], turns: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
