@@ -7,7 +7,7 @@ are only described; each tensor's bytes are then read from their place in the fi
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mstar_core.engines.weights import Weights
+from mstar_core.engines.weights import Place, Weights
 from mstar_core.errors import CheckpointError
 
 
@@ -56,6 +56,11 @@ class ArchiveWeights(Weights):
             shapes[ours] = tuple(tensor.shape)
             stored[ours] = StoredTensor(tensor.dtype, _offset(tensor))
         return cls(path.parent, shapes, dict.fromkeys(shapes, path), stored)
+
+    def read_all(self, places: Sequence[Place]) -> None:
+        """Copy parts of tensors to their places."""
+        for place, name, part in places:
+            self.read_into(place, name, part)
 
     def read_into(self, place: torch.Tensor, name: str, part: tuple[slice, ...]) -> None:
         """Read one tensor and copy a part of it to `place`."""

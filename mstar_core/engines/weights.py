@@ -6,12 +6,14 @@ filled first, while memory is still empty.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,16 +28,28 @@ _SINGLE = "model.safetensors"
 _MAPPED = 1 << 20
 """Bytes from which a tensor in host memory gets a mapping of its own."""
 
+_FEW = 4
+"""Pieces of one parameter that an error lists in full."""
+
+_RUN = 16 << 20
+"""Bytes that are read from a file before it is closed and opened again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A published tensor that makes up a parameter, or part of one: pieces lie one below the other along axis 0.
 
-    With several ranks each takes its share of the piece along axis `split`; None is taken whole.
+    Pieces with fewer axes fill a parameter as if its first axes were one: experts that are published one by one, say,
+    `[width, hidden]` each, fill `[experts, width, hidden]`. With several ranks each takes its share of the piece along
+    axis `split`; None is taken whole.
     """
 
     name: str
     split: int | None = None
+
+
+Place: TypeAlias = "tuple[torch.Tensor, str, tuple[slice, ...]]"
+"""Where a tensor is copied to, its name, and the part of it that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +75,16 @@ class Weights:
                 raise CheckpointError(f"{path}: cannot be read as safetensors: {error}") from error
         return cls(directory, shapes, files)
 
-    def read_into(self, place: torch.Tensor, name: str, part: tuple[slice, ...]) -> None:
-        """Copy a part of one tensor to `place`; its file is open, and mapped, only meanwhile."""
-        with safe_open(self.files[name], framework="pt") as file:
-            place.copy_(file.get_slice(name)[part])
+    def read_all(self, places: Sequence[Place]) -> None:
+        """Copy parts of tensors to their places.
+
+        A file is open, and mapped, only for a run of such parts: long enough for many small tensors to share the cost
+        of reading its header, too short for what is mapped to add much to what is resident.
+        """
+        for path, run in _runs(places, self.files):
+            with safe_open(path, framework="pt") as file:
+                for place, name, part in run:
+                    place.copy_(file.get_slice(name)[part])
 
 
 def load_weights(
@@ -143,12 +163,24 @@ def _unfit(
         problems += [f"{each} is missing" for each in missing]
         if missing:
             continue
+        wanted = tuple(parameters[name].shape)
         shapes = [_share(weights.shapes[piece.name], piece, parallel) for piece in pieces]
         stacked = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-        if stacked != tuple(parameters[name].shape) or any(shape[1:] != shapes[0][1:] for shape in shapes):
-            found = ", ".join(f"{piece.name} {list(weights.shapes[piece.name])}" for piece in pieces)
-            problems.append(f"{found}: the model needs {list(parameters[name].shape)}")
+        if stacked != _flat(wanted, len(stacked)) or any(shape[1:] != shapes[0][1:] for shape in shapes):
+            problems.append(f"{_listed(pieces, weights)}: the model needs {list(wanted)}")
     return problems
+
+
+def _flat(shape: tuple[int, ...], axes: int) -> tuple[int, ...]:
+    """The shape with so many axes: its first ones made one."""
+    joined = len(shape) - axes + 1
+    return (math.prod(shape[:joined]), *shape[joined:]) if joined > 1 else shape
+
+
+def _listed(pieces: Sequence[Piece], weights: Weights) -> str:
+    """Pieces with their shapes: all of a few, the first and last of many."""
+    named = [f"{piece.name} {list(weights.shapes[piece.name])}" for piece in pieces]
+    return ", ".join(named if len(named) <= _FEW else [*named[: _FEW - 1], "...", named[-1]])
 
 
 def _unexpected(weights: Weights, names: Mapping[str, Sequence[Piece]], ignore: Sequence[str]) -> list[str]:
@@ -178,11 +210,29 @@ def _memory(shape: torch.Size, device: torch.device, dtype: torch.dtype) -> torc
 
 def _fill(value: torch.Tensor, weights: Weights, pieces: Sequence[Piece], parallel: TensorParallel) -> None:
     """Copy the pieces into place, one after the other."""
-    start = 0
-    for piece in pieces:
-        shape = _share(weights.shapes[piece.name], piece, parallel)
-        weights.read_into(value[start : start + shape[0]], piece.name, _range(shape, piece, parallel))
-        start += shape[0]
+    shapes = [_share(weights.shapes[piece.name], piece, parallel) for piece in pieces]
+    rows = value.view(_flat(tuple(value.shape), len(shapes[0])))
+    ends = list(itertools.accumulate(shape[0] for shape in shapes))
+    weights.read_all(
+        [
+            (rows[end - shape[0] : end], piece.name, _range(shape, piece, parallel))
+            for piece, shape, end in zip(pieces, shapes, ends, strict=True)
+        ]
+    )
+
+
+def _runs(places: Sequence[Place], files: Mapping[str, Path]) -> Iterator[tuple[Path, list[Place]]]:
+    """Parts in their order, cut where the file changes or `_RUN` bytes have been read."""
+    run: list[Place] = []
+    read = 0
+    for place in places:
+        if run and (files[place[1]] != files[run[0][1]] or read >= _RUN):
+            yield files[run[0][1]], run
+            run, read = [], 0
+        run.append(place)
+        read += place[0].nbytes
+    if run:
+        yield files[run[0][1]], run
 
 
 def _range(shape: tuple[int, ...], piece: Piece, parallel: TensorParallel) -> tuple[slice, ...]:

@@ -1,6 +1,6 @@
-"""Rotary position embedding (Su et al., 2021, arXiv:2104.09864), with the `llama3` frequency scaling.
+"""Rotary position embedding (Su et al., 2021, arXiv:2104.09864), on one axis or several.
 
-The scaling is that of Llama 3.1 as Hugging Face transformers computes it: wavelengths beyond
+The `llama3` frequency scaling is that of Llama 3.1 as Hugging Face transformers computes it: wavelengths beyond
 `original_positions / low_freq_factor` are stretched by `factor`, those below `original_positions / high_freq_factor`
 are kept, and those between are blended.
 """
@@ -8,7 +8,7 @@ are kept, and those between are blended.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -64,6 +64,36 @@ class RotaryTable:
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines for positions `[tokens]`: two of `[tokens, 1, head_dim]`, for `rotate`."""
         return self.cos.index_select(0, positions)[:, None], self.sin.index_select(0, positions)[:, None]
+
+
+class SectionedRotary:
+    """Rotary positions with several axes (time, height, width) that share the channels, interleaved.
+
+    With n axes, pair j of channels turns by axis a > 0 where `j % n == a` and `j < n * sections[a]`, and by axis 0
+    elsewhere: the interleaved MRoPE of Qwen3-VL and Qwen3-Omni (Hugging Face transformers, `apply_interleaved_mrope`).
+    Positions may be fractions, so nothing is tabulated.
+    """
+
+    def __init__(
+        self, head_dim: int, theta: float, sections: Sequence[int], *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self._frequencies = frequencies(head_dim, theta, None).to(device)  # [head_dim / 2]
+        self._axes = torch.tensor(interleaved_axes(sections), device=device)  # [head_dim / 2]
+        self._dtype = dtype
+
+    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and signed sines for positions `[axes, tokens]`: two of `[tokens, 1, head_dim]`, for `rotate`."""
+        # Contiguous, so that every element takes the same code path and a token's bits do not depend on the others.
+        angles = positions.t().float().index_select(1, self._axes) * self._frequencies  # [tokens, head_dim / 2]
+        cos, sin = angles.cos(), angles.sin()
+        doubled = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+        return doubled[0].to(self._dtype)[:, None], doubled[1].to(self._dtype)[:, None]
+
+
+def interleaved_axes(sections: Sequence[int]) -> list[int]:
+    """The axis that turns each pair of channels; `sections` counts the pairs of each axis."""
+    count = len(sections)
+    return [pair % count if pair < count * sections[pair % count] else 0 for pair in range(sum(sections))]
 
 
 Rotation: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]"

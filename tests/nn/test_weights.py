@@ -93,6 +93,46 @@ def test_ignored_prefixes_may_be_left_over(tmp_path):
         load(tmp_path, ignore=("vision.a",))
 
 
+class Mixture(nn.Module):
+    """Four experts' fused weights, whose halves are published one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate_up = nn.Parameter(torch.empty(4, 6, 8, device="meta"))
+
+
+MIXTURE = {"gate_up": [Piece(f"{expert}.{part}") for expert in range(4) for part in ("gate", "up")]}
+
+
+def load_mixture(directory):
+    module = Mixture()
+    load_weights(module, Weights.open(directory), MIXTURE, device=CPU, dtype=torch.float32)
+    return module
+
+
+def test_pieces_with_fewer_axes_fill_the_first_axes_of_a_parameter(tmp_path):
+    source = {piece.name: torch.randn(3, 8) for piece in MIXTURE["gate_up"]}
+    first = {name: value for name, value in source.items() if name[0] in "02"}
+    write_shards(tmp_path, [first, {name: source[name] for name in source.keys() - first.keys()}])
+    module = load_mixture(tmp_path)
+    for expert in range(4):
+        assert torch.equal(module.gate_up[expert], torch.cat([source[f"{expert}.gate"], source[f"{expert}.up"]]))
+
+
+def test_a_misshapen_piece_of_many_is_refused_with_the_shape_that_is_needed(tmp_path):
+    source = {piece.name: torch.randn(3, 8) for piece in MIXTURE["gate_up"]} | {"3.up": torch.randn(2, 8)}
+    save_file(source, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"0\.gate \[3, 8\].*3\.up \[2, 8\]: the model needs \[4, 6, 8\]"):
+        load_mixture(tmp_path)
+
+
+def test_a_file_is_read_in_runs_of_a_bounded_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("mstar_core.engines.weights._RUN", 200)
+    source = {piece.name: torch.randn(3, 8) for piece in MIXTURE["gate_up"]}
+    save_file(source, tmp_path / "model.safetensors")
+    assert torch.equal(load_mixture(tmp_path).gate_up[3, :3], source["3.gate"])
+
+
 def test_each_module_is_handed_over_once_filled_the_largest_first(tmp_path):
     save_file(tensors(), tmp_path / "model.safetensors")
     seen = []

@@ -1,0 +1,1 @@
+"""The encoders of sounds and pictures: their modules, published names and nodes."""
