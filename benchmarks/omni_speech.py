@@ -316,9 +316,7 @@ class TalkerPeer:
         self.name = "M*, compiled" if compile else "M*"
         self._config = QwenOmniConfig.read(directory)
         node = next(node for node in nodes(self._config) if node.name == "talker")
-        context = NodeContext(
-            node=node, config=self._config, checkpoint=directory, device=CPU, dtype=torch.float32
-        )
+        context = NodeContext(node=node, config=self._config, checkpoint=directory, device=CPU, dtype=torch.float32)
         settings = EngineSettings(kv_tokens=32768, compile=compile)
         self.engine = build_engine(CORE_ENGINES["kv_cache"], replace(context), settings)
         talker: TalkerNode = self.engine.node  # type: ignore[attr-defined]

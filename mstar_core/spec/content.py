@@ -1,7 +1,8 @@
 """What goes in and comes out of a model, in a client's terms: text, audio, images, video, named tensors.
 
 Faces build these from HTTP bodies, files and Python values; a model's `Processor` turns them into tensors and back.
-What goes in is in the client's order and bears a `role`: who said it in a conversation. Outside of one all is `user`.
+What goes in is in the client's order. In a conversation it bears a `role`, who said it, and the number of its
+`message`, from 0; outside of one all is the `user`'s, in one message.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Text:
 
     text: str
     role: Role = field(default="user", kw_only=True)
+    message: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +37,7 @@ class Audio:
     samples: NDArray[np.float32]
     rate: int
     role: Role = field(default="user", kw_only=True)
+    message: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +46,7 @@ class Image:
 
     pixels: NDArray[np.uint8]
     role: Role = field(default="user", kw_only=True)
+    message: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +57,7 @@ class Video:
     rate: float
     audio: Audio | None = None
     role: Role = field(default="user", kw_only=True)
+    message: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

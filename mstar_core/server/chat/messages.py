@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -28,6 +28,9 @@ from mstar_core.server.remote import RemoteMedia
 from mstar_core.server.rules import chosen
 from mstar_core.server.served import require_modality
 from mstar_core.spec.content import Audio, Content, Image, Role, Text, Video
+
+Said: TypeAlias = Text | Image | Video | Audio
+"""What a message may hold."""
 
 _ROLES: Mapping[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
@@ -96,55 +99,62 @@ class Conversation:
 
     def content(self, messages: list[dict[str, Any]]) -> list[Content]:
         """All that was said and shown."""
-        contents = [piece for index, each in enumerate(messages) for piece in self._message(each, f"messages.{index}")]
+        contents: list[Content] = [
+            piece for number, each in enumerate(messages) for piece in self._message(each, number)
+        ]
         if not contents:
             raise InvalidRequest("'messages' must hold something", param="messages")
         return contents
 
-    def _message(self, message: Mapping[str, Any], at: str) -> Iterator[Content]:
+    def _message(self, message: Mapping[str, Any], number: int) -> Iterator[Said]:
+        at = f"messages.{number}"
         role = _ROLES[chosen(message.get("role"), _ROLES, f"{at}.role")]
+        for content in self._said(message, role, at):
+            yield replace(content, role=role, message=number)
+
+    def _said(self, message: Mapping[str, Any], role: Role, at: str) -> Iterator[Said]:
         if role != "assistant":
-            yield from self._parts(validate(_Message, message, at).content, role, f"{at}.content")
+            yield from self._parts(validate(_Message, message, at).content, f"{at}.content")
             return
         answer = validate(_Answer, message, at)
-        yield from self._parts(answer.content or [], role, f"{at}.content")
-        yield from self._parts(answer.images, role, f"{at}.images")
+        yield from self._parts(answer.content or [], f"{at}.content")
+        yield from self._parts(answer.images, f"{at}.images")
 
-    def _parts(self, given: object, role: Role, at: str) -> Iterator[Content]:
+    def _parts(self, given: object, at: str) -> Iterator[Said]:
         if isinstance(given, str):
-            yield self._part({"type": "text", "text": given}, role, at)
+            yield self._part({"type": "text", "text": given}, at)
         elif isinstance(given, list):
-            yield from (self._part(part, role, f"{at}.{index}") for index, part in enumerate(given))
+            yield from (self._part(part, f"{at}.{index}") for index, part in enumerate(given))
         else:
             raise InvalidRequest(f"{at!r} must be a text or a list of parts, got {shown(given)}", param=at)
 
-    def _part(self, part: object, role: Role, at: str) -> Content:
+    def _part(self, part: object, at: str) -> Said:
         fields = part_fields(part, at)
-        content = _READERS[chosen(fields.get("type"), _READERS, f"{at}.type")](self, fields, role, at)
+        content = _READERS[chosen(fields.get("type"), _READERS, f"{at}.type")](self, fields, at)
         require_modality(self.model, content, at)
         return content
 
-    def _text(self, part: Mapping[str, Any], role: Role, at: str) -> Text:
-        return replace(self.reader.text(part, at), role=role)
+    def _text(self, part: Mapping[str, Any], at: str) -> Text:
+        return self.reader.text(part, at)
 
-    def _image(self, part: Mapping[str, Any], role: Role, at: str) -> Image:
+    def _image(self, part: Mapping[str, Any], at: str) -> Image:
         url, at = validate(_ImagePart, part, at).image_url.url, f"{at}.image_url.url"
-        return replace(self.reader.image_file(self.remote.read(url, at), at), role=role)
+        return self.reader.image_file(self.remote.read(url, at), at)
 
-    def _video(self, part: Mapping[str, Any], role: Role, at: str) -> Video:
+    def _video(self, part: Mapping[str, Any], at: str) -> Video:
         url, at = validate(_VideoPart, part, at).video_url.url, f"{at}.video_url.url"
-        return replace(self.reader.video_file(self.remote.read(url, at), at), role=role)
+        return self.reader.video_file(self.remote.read(url, at), at)
 
-    def _audio(self, part: Mapping[str, Any], role: Role, at: str) -> Audio:
+    def _audio(self, part: Mapping[str, Any], at: str) -> Audio:
         sound, at = validate(_AudioPart, part, at).input_audio, f"{at}.input_audio"
         data = base64_bytes(sound.data, f"{at}.data")
         if (kind := kind_of(data)) != sound.format:
             found = kind or "no sound that is known"
             raise InvalidRequest(f"'{at}.format' is {sound.format}, but the data are {found}", param=f"{at}.format")
-        return replace(self.reader.audio_file(data, f"{at}.data"), role=role)
+        return self.reader.audio_file(data, f"{at}.data")
 
 
-_READERS: Mapping[str, Callable[[Conversation, Mapping[str, Any], Role, str], Content]] = {
+_READERS: Mapping[str, Callable[[Conversation, Mapping[str, Any], str], Said]] = {
     "text": Conversation._text,
     "image_url": Conversation._image,
     "video_url": Conversation._video,

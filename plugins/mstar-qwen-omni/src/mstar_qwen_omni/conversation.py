@@ -33,7 +33,7 @@ class Hearing:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Conversation:
-    """Turns in the client's order; what one role says and shows in a row is one turn.
+    """Turns in the client's order; a message is one turn.
 
     `sounds` float32 [samples] at the rate that is heard, and `sights`, pictures uint8 [height, width, 3] and clips
     uint8 [frames, height, width, 3], are in the order of the prompt. Sounds are heard padded to `padded` samples.
@@ -57,7 +57,7 @@ def read_conversation(
     counts = (rows_of(frame_count(len(sound), settings.sound, padded), chunk) for sound in sounds)
     counter = _Counter(hearing, settings, counts)
     turns = []
-    for role, pieces in itertools.groupby(content, key=_role):
+    for (_, role), pieces in itertools.groupby(content, key=_speaker):
         turns.append(Turn(role, tuple(_joined(counter.piece(piece) for piece in pieces))))
     _check_not_blank(turns)
     return Conversation(turns=tuple(turns), sounds=sounds, sights=tuple(counter.sights), padded=padded)
@@ -106,8 +106,9 @@ class _Counter:
         return height // picture.side, width // picture.side
 
 
-def _role(content: Content) -> Role:
-    return "user" if isinstance(content, Tensor) else content.role  # a tensor is refused when it is counted
+def _speaker(content: Content) -> tuple[int, Role]:
+    """The message that a piece belongs to, and whose that is; a tensor is refused when it is counted."""
+    return (0, "user") if isinstance(content, Tensor) else (content.message, content.role)
 
 
 def _sound_of(content: Content, hearing: Hearing) -> Audio | None:

@@ -88,10 +88,8 @@ class TalkerNode(KVNode):
             return {}
         chunk: Chunk = call.inputs["text"]
         feedback = call.inputs.get("feedback")
-        if chunk.items:
-            text = self._item(chunk)
-        else:
-            text = self.rows.eos if call.step == chunk.position else self.rows.pad
+        after = self.rows.eos if call.step == chunk.position else self.rows.pad
+        text = self._item(chunk) if chunk.items else after
         return {"text": text, "feedback": self.rows.bos if feedback is None else feedback}
 
     def forward(self, step: Step) -> Mapping[str, torch.Tensor]:
