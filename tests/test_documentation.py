@@ -86,11 +86,12 @@ def run_block(block, directory, env=None):
 
 
 def test_the_readmes_python_runs(tmp_path):
-    pytest.importorskip("mstar_orpheus")
+    for plugin in ("mstar_orpheus", "mstar_bagel"):
+        pytest.importorskip(plugin)
     client, engine = python_blocks(ROOT / "README.md")
     run_block(engine, tmp_path)
     assert (tmp_path / "hello.flac").read_bytes().startswith(b"fLaC")
-    with Service.start(["orpheus"]) as service, http_server(service) as url:
+    with Service.start(["orpheus", "bagel"]) as service, http_server(service) as url:
         assert "http://127.0.0.1:8000" in client
         run_block(client.replace("http://127.0.0.1:8000", url), tmp_path)
     assert (tmp_path / "hello.mp3").read_bytes().startswith(b"ID3")

@@ -131,9 +131,9 @@ class Engine:
 
         `on_progress` is called, in this thread, as often as the model says how far an output has come.
 
-        `outputs` are the modalities wanted (default: all that the model makes), `timeout` the seconds after which the
-        request fails with `DeadlineExceeded` (default: the model's own deadline), `parameters` the model's own and
-        `seed`. Raises `InvalidRequest` naming the field, or another `RequestError`.
+        `outputs` are the modalities wanted (default: what the model's processor chooses, or all that it makes),
+        `timeout` the seconds after which the request fails with `DeadlineExceeded` (default: the model's own deadline),
+        `parameters` the model's own and `seed`. Raises `InvalidRequest` naming the field, or another `RequestError`.
         """
         ticket = self.submit(input, outputs=outputs, timeout=timeout, **parameters)
         try:

@@ -113,10 +113,10 @@ class Service:
     ) -> Ticket:
         """Check a request, prepare its tensors, and send it on its way.
 
-        `outputs` are the modalities wanted (default: all that the model makes); after `timeout` seconds the request
-        fails (default: the model's own deadline). Raises `NotFound`, `InvalidRequest`,
-        `Conflict` or `Unavailable`; what only the Conductor knows is raised by the ticket's iteration. Does CPU work:
-        in an event loop, call it from a thread.
+        `outputs` are the modalities wanted (default: those that the processor chooses, or all that the model makes);
+        after `timeout` seconds the request fails (default: the model's own deadline). Raises `NotFound`,
+        `InvalidRequest`, `Conflict` or `Unavailable`; what only the Conductor knows is raised by the ticket's
+        iteration. Does CPU work: in an event loop, call it from a thread.
         """
         if self._closed:
             raise Unavailable("the server has stopped")
@@ -206,4 +206,4 @@ def _complete(spec: ModelSpec, prepared: Prepared, outputs: frozenset[str] | Non
         if not each.optional and not prepared.inputs.get(each.name):
             raise RequestError(f"the processor of {spec.card.name!r} gave no input {each.name!r}")
     inputs = {name: [np.asarray(array, order="C") for array in arrays] for name, arrays in prepared.inputs.items()}
-    return Prepared(inputs=inputs, params=prepared.params, outputs=outputs or prepared.outputs or made)
+    return Prepared(inputs=inputs, params=prepared.params, outputs=outputs or prepared.outputs & made or made)

@@ -4,19 +4,19 @@ A router gives every token its experts (Shazeer et al., 2017, arXiv:1701.06538),
 shared expert sees them all (Dai et al., 2024, arXiv:2401.06066). The layout is that of Qwen3-MoE.
 
 The rows that an expert computes lie together, and `grouped_mm` multiplies each group with its expert's weights. On a
-CPU that was the fastest of all for few tokens and as fast as any for many. Milliseconds on one core, with 8 of 128
+CPU nothing else was faster both for few tokens and for many. Milliseconds on one core (AVX-512 with AMX), with 8 of 128
 experts of 1024 x 384 in bfloat16:
 
 | tokens | grouped_mm | a loop over experts | experts padded to one length | weights gathered per token |
 |---|---|---|---|---|
-| 1 | 2.4 | 2.2 | 37 | 9.7 |
-| 4 | 11 | 12 | 49 | 89 |
-| 16 | 32 | 34 | 60 | 295 |
-| 256 | 105-230 | 105-240 | 270 | |
+| 1 | 2.5 | 2.2-3.9 | 36 | 9.7 |
+| 4 | 11.6 | 11.6 | 42 | 89 |
+| 16 | 32 | 34 | 50 | 295 |
+| 256 | 111 | 112 | 148 | |
 
 **Same bits alone and beside others.** In bfloat16 a row's product on a CPU does not depend on how many rows its group
-has. In float32 other kernels run for one row, for few, and from 16 on, so a group there is filled up to 16 rows: two
-to three times the cost of decoding a few tokens, and none for a prefill. On CUDA nothing is promised.
+has. In float32 other kernels run for one row, for few, and from 16 on, so a group there is filled up to 16 rows: 2 to
+2.6 times the cost for 1 to 16 tokens, and nothing for 256. On CUDA nothing is promised.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from torch import nn
 
 from mstar_core.engines.base import TensorParallel
 from mstar_core.engines.weights import Piece
-from mstar_core.nn.activations import silu_multiply
+from mstar_core.nn.activations import gated_silu
 from mstar_core.nn.linear import Linear
 from mstar_core.nn.llama import GatedMLP
 
 _LEAST_ROWS = 16
-"""Rows from which a float32 product on a CPU has the same bits for any number of them (MKL and AVX-512: measured from 3
-inputs' widths of 24 to 2048, where the limit was 2 to 16)."""
+"""Rows from which a float32 product on a CPU has the same bits for any number of them: measured with MKL on AVX-512, it
+was between 2 and 16 for inputs of 24 to 2048."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,13 @@ class Experts(nn.Module):
         super().__init__()
         self.gate_up = nn.Parameter(torch.empty(experts, 2 * width, hidden), requires_grad=False)
         self.down = nn.Parameter(torch.empty(experts, hidden, width), requires_grad=False)
+        self._gate = gated_silu()
 
     def forward(self, x: torch.Tensor, routes: Routes) -> torch.Tensor:
         """`[tokens, hidden] -> [tokens, hidden]`: each token's experts, weighted and summed."""
         plan = grouped(routes.experts, self.gate_up.shape[0], least=_least_rows(x))
         gate_up = F.grouped_mm(x[plan.token_of], self.gate_up.transpose(1, 2), offs=plan.ends)
-        rows = F.grouped_mm(silu_multiply(gate_up), self.down.transpose(1, 2), offs=plan.ends)  # [rows, hidden]
+        rows = F.grouped_mm(self._gate(gate_up), self.down.transpose(1, 2), offs=plan.ends)  # [rows, hidden]
         chosen = rows[plan.row_of] * routes.weights[..., None]  # [tokens, per_token, hidden]
         return chosen.sum(1)
 

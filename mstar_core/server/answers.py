@@ -37,7 +37,7 @@ BINARY_TYPES = ("application/vnd.safetensors", "application/octet-stream")
 class Order:
     """One checked request: what the model gets, and how the answer is made.
 
-    `outputs` None: all that the model makes. `timeout` None: the model's own deadline.
+    `outputs` None: the processor's choice, or all that the model makes. `timeout` None: the model's own deadline.
     """
 
     model: str

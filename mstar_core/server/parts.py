@@ -32,12 +32,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from mstar_core.errors import InvalidRequest, TooLarge, nearest
+from mstar_core.errors import InvalidRequest, TooLarge
 from mstar_core.media import MediaLimits, MediaTooLarge, UnreadableMedia, decode_audio, decode_image, decode_video
 from mstar_core.media.formats import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from mstar_core.media.tensors import DTYPES, array_of, read_tensor
 from mstar_core.server.body import shown, validate
 from mstar_core.server.numbers import array_from_lists
+from mstar_core.server.rules import chosen
 from mstar_core.server.uploads import Uploads
 from mstar_core.spec.content import Audio, Content, Image, Tensor, Text, Video
 
@@ -116,14 +117,8 @@ class PartReader:
 
     def content(self, part: object, at: str) -> Content:
         """The content of a client's part of any type."""
-        if not isinstance(part, Mapping):
-            raise InvalidRequest(f"{at!r} must be an object with a 'type', got {shown(part)}", param=at)
-        kind = part.get("type")
-        if not isinstance(kind, str) or kind not in _READERS:
-            hint = nearest(kind, _READERS) if isinstance(kind, str) else ""
-            problem = f"'{at}.type' must be one of {', '.join(_READERS)}; got {shown(kind)}{hint}"
-            raise InvalidRequest(problem, param=f"{at}.type")
-        return _READERS[kind](self, part, at)
+        fields = part_fields(part, at)
+        return _READERS[chosen(fields.get("type"), _READERS, f"{at}.type")](self, fields, at)
 
     def text(self, part: Mapping[str, Any], at: str) -> Text:
         """A text part."""
@@ -208,7 +203,7 @@ class PartReader:
             self.limits.check_together(sum(self.taken))
 
     def _listed(self, part: _ListPart, at: str) -> Tensor:
-        _require_dtype(part.dtype, at)
+        chosen(part.dtype, DTYPES, f"{at}.dtype")
         dtype = "float32" if part.dtype == "bfloat16" else part.dtype
         array = array_from_lists(part.data, dtype, f"{at}.data")
         if "shape" in part.model_fields_set and part.shape != list(array.shape):
@@ -225,7 +220,7 @@ class PartReader:
         return sound
 
     def _unpacked(self, part: _ArrayPart, at: str) -> NDArray[Any]:
-        _require_dtype(part.dtype, at)
+        chosen(part.dtype, DTYPES, f"{at}.dtype")
         if any(size < 0 for size in part.shape):
             raise InvalidRequest(f"'{at}.shape' must hold sizes of at least 0, got {part.shape}", param=f"{at}.shape")
         data, where = self._payload(part, at)
@@ -255,6 +250,13 @@ _READERS: Mapping[str, Callable[[PartReader, Mapping[str, Any], str], Content]] 
 }
 
 
+def part_fields(part: object, at: str) -> Mapping[str, Any]:
+    """A client's part as an object; raises `InvalidRequest`."""
+    if isinstance(part, Mapping):
+        return part
+    raise InvalidRequest(f"{at!r} must be an object with a 'type', got {shown(part)}", param=at)
+
+
 def base64_bytes(data: str, at: str) -> bytes:
     """What the base64 text at the path `at` stands for; raises `InvalidRequest`."""
     try:
@@ -272,12 +274,6 @@ def _named(at: str) -> Iterator[None]:
         raise TooLarge(f"{at!r}: {error}", param=at) from None
     except UnreadableMedia as error:
         raise InvalidRequest(f"{at!r}: {error}", param=at) from None
-
-
-def _require_dtype(dtype: str, at: str) -> None:
-    if dtype not in DTYPES:
-        problem = f"'{at}.dtype' must be one of {', '.join(DTYPES)}; got {shown(dtype)}"
-        raise InvalidRequest(problem + nearest(dtype, DTYPES), param=f"{at}.dtype")
 
 
 def _require_shape(array: NDArray[Any], sizes: tuple[int | None, ...], at: str) -> None:

@@ -21,12 +21,13 @@ from starlette.types import Send
 from mstar_core import log
 from mstar_core.client.service import ServedModel, Service
 from mstar_core.client.ticket import Ticket
-from mstar_core.errors import InvalidRequest, nearest
+from mstar_core.errors import InvalidRequest
 from mstar_core.media import AUDIO_FORMATS
 from mstar_core.media.tempo import MAX_SPEED, MIN_SPEED
 from mstar_core.server.audio_track import AudioTrack
 from mstar_core.server.body import read_object, shown, validate
 from mstar_core.server.replies import event, send_events, send_stream, send_whole
+from mstar_core.server.rules import NotBlank, choice
 from mstar_core.server.schemas import json_schema
 from mstar_core.server.served import model_for_route, unknown_field, usage_fields
 from mstar_core.server.settings import ServerSettings
@@ -45,19 +46,12 @@ class SpeechFields(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     model: str
-    input: str
+    input: NotBlank
     voice: str = ""
     response_format: str = "mp3"
     speed: float = Field(1.0, ge=MIN_SPEED, le=MAX_SPEED)
     stream: bool = False
     stream_format: Literal["audio", "sse"] = "audio"
-
-    @field_validator("input")
-    @classmethod
-    def _says_something(cls, text: str) -> str:
-        if not text.strip():
-            raise ValueError("must hold some text, got only blanks" if text else "must not be empty")
-        return text
 
     @field_validator("voice", mode="before")
     @classmethod
@@ -71,10 +65,7 @@ class SpeechFields(BaseModel):
     @field_validator("response_format")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in AUDIO_FORMATS:
-            hint = nearest(name, AUDIO_FORMATS)
-            raise ValueError(f"must be one of {', '.join(AUDIO_FORMATS)}; got {shown(name)}{hint}")
-        return name
+        return choice(name, AUDIO_FORMATS)
 
     def given(self, name: str) -> bool:
         """Whether the body has that field."""

@@ -151,11 +151,14 @@ def _combinations(defaults: Mapping[str, Any], varied: Mapping[str, Sequence[Any
 
 
 def _amounts(each: RequestInput) -> list[tuple[str, tuple[InputShape, ...]]]:
-    """An input absent (if optional), present, and present twice (if it may be)."""
-    shape = tuple(size if isinstance(size, int) else _AXIS for size in each.shape or ())
-    one = InputShape("float32" if each.dtype == "any" else each.dtype, shape)
+    """An input absent (if optional), present, and present twice (if it may be), in each of its shapes."""
+    dtype = "float32" if each.dtype == "any" else each.dtype
+    shapes = [
+        InputShape(dtype, tuple(size if isinstance(size, int) else _AXIS for size in shape))
+        for shape in (each.shape or (), *each.alternatives)
+    ]
     counts = [0] * each.optional + [1] + [2] * each.many
-    return [(each.name, (one,) * count) for count in counts]
+    return [(each.name, brought) for count in counts for brought in itertools.product(shapes, repeat=count)]
 
 
 def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -68,7 +68,9 @@ def produced_signals(spec: ModelSpec, walk: Walk) -> frozenset[str]:
 
 def _signals_at_entry(spec: ModelSpec, walk: Walk, nodes: Mapping[str, Node]) -> dict[str, Port]:
     """Request inputs, and what any walk of the same partition may have left behind."""
-    signals = {each.name: Port(each.name, each.dtype, each.shape) for each in spec.inputs}
+    signals = {
+        each.name: Port(each.name, each.dtype, None if each.alternatives else each.shape) for each in spec.inputs
+    }
     for other in spec.walks:
         if other.partition == walk.partition:
             signals |= _produced(nodes, other.body) if other is not walk else {}

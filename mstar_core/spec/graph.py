@@ -214,7 +214,10 @@ class StreamingEdge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestInput:
-    """Tensors that a request brings, by name: `many` of them, or one. Provided by the model's processor."""
+    """Tensors that a request brings, by name: `many` of them, or one. Provided by the model's processor.
+
+    `alternatives` are further shapes that one of them may have, by which a machine tells texts from pictures, say.
+    """
 
     name: str
     dtype: str = ANY
@@ -222,6 +225,7 @@ class RequestInput:
     modality: str = "tensor"
     many: bool = False
     optional: bool = False
+    alternatives: tuple[tuple[int | str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

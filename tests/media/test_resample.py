@@ -11,7 +11,8 @@ def tone(frequency, rate, seconds=1.0):
 @pytest.mark.parametrize("rate", [8000, 11025, 22050, 24000, 44100, 48000])
 def test_a_tone_resampled_keeps_its_length_phase_and_loudness(rate):
     made = resample(tone(440, rate), rate, 16000)
-    assert made.dtype == np.float32 and len(made) == 16000
+    assert made.dtype == np.float32
+    assert len(made) == 16000
     np.testing.assert_allclose(made[400:-400], tone(440, 16000)[400:-400], atol=2e-3)
 
 

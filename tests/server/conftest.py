@@ -127,9 +127,15 @@ READY = Health(live=True, ready=True, models={"speaker": "ready", "everything": 
 WORKERS = {"w0": WorkerState("ready", {"speaker": ["writer"]}, "cuda:0", 2**30, 2**20)}
 
 
+@pytest.fixture(scope="session")
+def scripted():
+    """Makes a scripted service of models: by name, their inputs, outputs, routes and parameters."""
+    return lambda models: ScriptedService({name: served(name, *about) for name, about in models.items()})
+
+
 @pytest.fixture(scope="module")
 def shared_service():
-    """Serves `speaker` (text to speech), `everything` (any content to any content), and `talker` (in a chat)."""
+    """Serves `speaker` (text to speech) and `everything` (any content to any content)."""
     voice = Parameter(name="voice", kind="str", default="tara", choices=VOICES, doc="Who speaks.")
     heat = Parameter(name="temperature", kind="float", default=0.6, minimum=0, maximum=2)
     kinds = ("text", "audio", "image", "video", "tensor")
@@ -137,7 +143,6 @@ def shared_service():
         {
             "speaker": served("speaker", ("text",), ("audio",), ("/v1/audio/speech",), (voice, heat)),
             "everything": served("everything", kinds, kinds, (), (heat,)),
-            "talker": served("talker", kinds, kinds, ("/v1/chat/completions",), (voice,)),
         }
     )
 

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from mstar_core.errors import NodeFailed, Overloaded
 from mstar_core.media import decode_image, encode_audio
 from mstar_core.spec.content import Audio, Image, Progress, Text, Video
+from mstar_core.spec.params import Parameter
 from mstar_core.testing.clips import clip_file, image_file, moving
 
 RED = np.full((2, 4, 3), (255, 0, 0), np.uint8)
@@ -45,6 +47,14 @@ def pixels_of(image):
     body = base64.b64decode(data)
     assert body.startswith(b"\x89PNG")
     return decode_image(body)
+
+
+@pytest.fixture(scope="module")
+def shared_service(scripted):
+    """For what the toy painter does not do: `talker` takes and makes everything; `mute` has no conversations."""
+    kinds = ("text", "audio", "image", "video", "tensor")
+    voice = Parameter(name="voice", kind="str", default="tara", choices=("tara", "leo"), doc="Who speaks.")
+    return scripted({"talker": (kinds, kinds, ("/v1/chat/completions",), (voice,)), "mute": (kinds, kinds, (), ())})
 
 
 @pytest.fixture
@@ -188,6 +198,18 @@ def test_seed_decides_alone_and_its_ends_work(answer):
     assert said[2] == "05 user: Hello."
 
 
+def test_each_of_many_callers_gets_its_own_answer(ask):
+    def call(number):
+        said = [{"role": "user", "content": f"I am {number}."}]
+        whole = ask(said, temperature=1.0, seed=number).choices[0].message.content
+        pieces = ask(said, temperature=1.0, seed=number, stream=True)
+        return whole, "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
+
+    with ThreadPoolExecutor(32) as callers:
+        answers = list(callers.map(call, range(32)))
+    assert answers == [2 * (f"{number:02} user: I am {number}.",) for number in range(32)]
+
+
 def test_pictures_come_as_images_beside_the_text(ask):
     message = ask(modalities=["text", "image"], seed=1, extra_body={"width": 32, "height": 16}).choices[0].message
     assert message.content == "user: Hello."
@@ -293,7 +315,7 @@ def test_media_that_the_model_does_not_take_are_refused(refusal):
 
 
 def test_model_without_the_route_is_refused_with_those_that_have_it(http):
-    reply = http.post("/v1/chat/completions", json={"model": "speaker", "messages": HELLO})
+    reply = http.post("/v1/chat/completions", json={"model": "mute", "messages": HELLO})
     assert reply.status_code == 400
     assert "models that do: talker" in reply.json()["error"]["message"]
 

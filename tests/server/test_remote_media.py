@@ -4,6 +4,7 @@ import http.server
 import socket
 import threading
 
+import httpx
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from mstar_core.errors import ConfigurationError, InvalidRequest, TooLarge
 from mstar_core.server.remote import RemoteMedia
 from mstar_core.server.settings import ServerSettings
 from mstar_core.testing.clips import image_file
+from mstar_core.testing.server import http_server
 
 PICTURE = image_file(np.zeros((2, 4, 3), np.uint8))
 
@@ -50,6 +52,20 @@ def site():
 @pytest.fixture
 def media(site):
     return RemoteMedia(hosts=(site, "localhost"), max_bytes=10_000_000, timeout_s=5)
+
+
+def test_a_conversation_shows_a_picture_of_an_allowed_host(painter, site):
+    link = {"type": "image_url", "image_url": {"url": f"http://{site}/a.png"}}
+    body = {"model": "toy-painter", "messages": [{"role": "user", "content": [link]}]}
+    with http_server(painter, ServerSettings(port=0, media_hosts=(site,))) as url:
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body)
+    assert answer.json()["choices"][0]["message"]["content"] == "user: <4x2 [0, 0, 0]>"
+
+
+def test_an_edit_takes_a_picture_of_an_allowed_host(painter, site):
+    body = {"model": "toy-painter", "prompt": "A circle.", "image": f"http://{site}/a.png"}
+    with http_server(painter, ServerSettings(port=0, media_hosts=(site,))) as url:
+        assert httpx.post(f"{url}/v1/images/edits", json=body).status_code == 200
 
 
 def refusal(media, url, error=InvalidRequest):

@@ -47,6 +47,11 @@ def test_unknown_model_ends_with_its_reason(capsys):
     assert "no-such-model" in capsys.readouterr().err
 
 
+def test_host_of_media_is_checked(capsys):
+    assert main(["serve", "no-such-model", "--port", "0", "--allow-media-host", "https://a.example"]) == 2
+    assert "a host of media must be HOST or HOST:PORT" in capsys.readouterr().err
+
+
 def test_api_key_of_the_environment_is_checked(capsys, monkeypatch):
     monkeypatch.setenv("MSTAR_API_KEYS", "good, kéy")
     assert main(["serve", "no-such-model", "--port", "0"]) == 2

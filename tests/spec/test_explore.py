@@ -209,6 +209,13 @@ def test_every_combination_of_inputs_and_outputs_is_a_request(toy):
     assert seen == {(count, wanted) for count in (0, 1, 2) for wanted in outputs}
 
 
+def test_an_input_of_several_shapes_comes_in_every_order_of_them(toy):
+    content = RequestInput(name="content", shape=("ids",), alternatives=(("height", "width", 3),), many=True)
+    spec = toy.model(inputs=(toy.prompt, content), machine=Machine())
+    ranks = [tuple(len(each.shape) for each in request.inputs["content"]) for request in requests(spec)]
+    assert set(ranks) == {(1,), (3,), (1, 1), (1, 3), (3, 1), (3, 3)}
+
+
 def test_many_parameters_are_varied_one_at_a_time(toy):
     names = [f"p{number}" for number in range(12)]
 

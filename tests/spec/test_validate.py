@@ -232,6 +232,14 @@ def test_a_node_that_cannot_be_is_reported_with_its_place(toy, changes, expected
     assert "node 'odd'" in found[0]
 
 
+def test_an_input_of_several_shapes_fits_the_ports_of_each(toy):
+    write = replace(toy.write, body=Run("writer", inputs={"item": "prompt"}))
+    walks = (toy.read, write, toy.speak)
+    for alternatives, fits in [((), False), (((),), True)]:
+        spec = toy.model(walks=walks, inputs=(replace(toy.prompt, alternatives=alternatives),))
+        assert any("port 'prompt' gives [ids]" in each for each in problems(spec)) is not fits
+
+
 def test_an_engine_that_a_plugin_brings_is_known(toy):
     spec = toy.model(nodes=(replace(toy.reader, engine="own"), toy.writer, toy.speaker))
     assert problems(spec, engines=frozenset({"stateless", "own"})) == ()

@@ -69,14 +69,13 @@ async def _message(chat: Chat, choice: Choice) -> dict[str, Any]:
 def _whole_message(contents: Sequence[Content], chat: Chat, choice: Choice) -> dict[str, Any]:
     text = "".join(content.text for content in contents if isinstance(content, Text))
     pictures = [content for content in contents if isinstance(content, Image)]
-    sounds = [content for content in joined(contents) if isinstance(content, Audio)]
-    message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": None}
-    if "text" in chat.requests.outputs:
-        message["content"] = text
+    said = text if text or "text" in chat.requests.outputs else None
+    message: dict[str, Any] = {"role": "assistant", "content": said, "refusal": None}
     if pictures:
         message["images"] = [_picture(picture, index) for index, picture in enumerate(pictures)]
-    if sounds:
-        body = encode_audio(sounds[0].samples, chat.audio_format, sounds[0].rate)
+    for sound in joined(content for content in contents if isinstance(content, Audio)):
+        assert isinstance(sound, Audio)
+        body = encode_audio(sound.samples, chat.audio_format, sound.rate)
         message |= {"content": None, "audio": {**_sound(choice, body), "transcript": text, **_expiry()}}
     return message
 

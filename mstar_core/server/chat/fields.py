@@ -12,6 +12,7 @@ from mstar_core.client.service import ServedModel
 from mstar_core.errors import InvalidRequest, nearest
 from mstar_core.media import AUDIO_FORMATS
 from mstar_core.server.body import shown
+from mstar_core.server.rules import choice
 from mstar_core.server.served import own_params, told_as
 from mstar_core.server.several import MOST, Requests
 from mstar_core.spec.content import Content
@@ -37,10 +38,7 @@ class AudioFields(BaseModel):
     @field_validator("format")
     @classmethod
     def _known(cls, name: str) -> str:
-        known = (*AUDIO_FORMATS, _PCM16)
-        if name not in known:
-            raise ValueError(f"must be one of {', '.join(known)}; got {shown(name)}{nearest(name, known)}")
-        return "pcm" if name == _PCM16 else name
+        return "pcm" if name == _PCM16 else choice(name, (*AUDIO_FORMATS, _PCM16))
 
 
 class StreamOptions(BaseModel):

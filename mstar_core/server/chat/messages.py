@@ -20,11 +20,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mstar_core.client.service import ServedModel
-from mstar_core.errors import InvalidRequest, nearest
+from mstar_core.errors import InvalidRequest
 from mstar_core.media.sniff import kind_of
 from mstar_core.server.body import shown, validate
-from mstar_core.server.parts import PartReader, base64_bytes
+from mstar_core.server.parts import PartReader, base64_bytes, part_fields
 from mstar_core.server.remote import RemoteMedia
+from mstar_core.server.rules import chosen
 from mstar_core.server.served import require_modality
 from mstar_core.spec.content import Audio, Content, Image, Role, Text, Video
 
@@ -101,12 +102,7 @@ class Conversation:
         return contents
 
     def _message(self, message: Mapping[str, Any], at: str) -> Iterator[Content]:
-        name = message.get("role")
-        if not isinstance(name, str) or name not in _ROLES:
-            hint = nearest(name, _ROLES) if isinstance(name, str) else ""
-            problem = f"'{at}.role' must be one of {', '.join(_ROLES)}; got {shown(name)}{hint}"
-            raise InvalidRequest(problem, param=f"{at}.role")
-        role = _ROLES[name]
+        role = _ROLES[chosen(message.get("role"), _ROLES, f"{at}.role")]
         if role != "assistant":
             yield from self._parts(validate(_Message, message, at).content, role, f"{at}.content")
             return
@@ -123,16 +119,8 @@ class Conversation:
             raise InvalidRequest(f"{at!r} must be a text or a list of parts, got {shown(given)}", param=at)
 
     def _part(self, part: object, role: Role, at: str) -> Content:
-        if not isinstance(part, Mapping):
-            raise InvalidRequest(f"{at!r} must be an object with a 'type', got {shown(part)}", param=at)
-        kind = part.get("type")
-        if not isinstance(kind, str) or kind not in _READERS:
-            hint = nearest(kind, _READERS) if isinstance(kind, str) else ""
-            problem = f"'{at}.type' must be one of {', '.join(_READERS)}; got {shown(kind)}{hint}"
-            raise InvalidRequest(problem, param=f"{at}.type")
-        return self._taken(_READERS[kind](self, part, role, at), at)
-
-    def _taken(self, content: Content, at: str) -> Content:
+        fields = part_fields(part, at)
+        content = _READERS[chosen(fields.get("type"), _READERS, f"{at}.type")](self, fields, role, at)
         require_modality(self.model, content, at)
         return content
 

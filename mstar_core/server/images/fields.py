@@ -10,10 +10,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mstar_core.client.service import ServedModel
-from mstar_core.errors import InvalidRequest, nearest
+from mstar_core.errors import InvalidRequest
 from mstar_core.media import IMAGE_FORMATS
 from mstar_core.media.image_formats import DEFAULT_QUALITY
 from mstar_core.server.body import shown
+from mstar_core.server.rules import NotBlank, choice
 from mstar_core.server.served import own_params, told_as
 from mstar_core.server.several import MOST, Requests
 from mstar_core.spec.content import Content
@@ -37,7 +38,7 @@ class ImageFields(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     model: str
-    prompt: str
+    prompt: NotBlank
     n: int = Field(1, ge=1, le=MOST)
     size: str = "auto"
     quality: str = "auto"
@@ -49,20 +50,10 @@ class ImageFields(BaseModel):
     partial_images: Literal[0] = 0
     user: str = ""
 
-    @field_validator("prompt")
-    @classmethod
-    def _says_something(cls, text: str) -> str:
-        if not text.strip():
-            raise ValueError("must hold some text, got only blanks" if text else "must not be empty")
-        return text
-
     @field_validator("output_format")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in IMAGE_FORMATS:
-            hint = nearest(name, IMAGE_FORMATS)
-            raise ValueError(f"must be one of {', '.join(IMAGE_FORMATS)}; got {shown(name)}{hint}")
-        return name
+        return choice(name, IMAGE_FORMATS)
 
     @field_validator("size")
     @classmethod

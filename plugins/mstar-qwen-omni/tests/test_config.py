@@ -36,19 +36,35 @@ def test_the_recorded_configuration_is_read(golden_dir):
     assert config.ids.stops == (302,)
 
 
-def test_what_is_missing_or_not_supported_is_named_with_its_file(edited):
-    with pytest.raises(CheckpointError, match=r"config\.json: the key 'speaker_id' is missing"):
-        QwenOmniConfig.read(edited(lambda values: values["talker_config"].pop("speaker_id")))
-    with pytest.raises(CheckpointError, match="mrope_section"):
-        rope = {"mrope_section": [6, 5, 4]}
-        QwenOmniConfig.read(
-            edited(lambda values: values["thinker_config"]["text_config"]["rope_parameters"].update(rope))
-        )
-    with pytest.raises(CheckpointError, match="output_dim is 65"):
-        QwenOmniConfig.read(edited(lambda values: values["thinker_config"]["audio_config"].update(output_dim=65)))
-    with pytest.raises(CheckpointError, match="every layer must be a mixture"):
-        dense = {"mlp_only_layers": [0]}
-        QwenOmniConfig.read(edited(lambda values: values["thinker_config"]["text_config"].update(dense)))
+def _speakerless(values):
+    del values["talker_config"]["speaker_id"]
+
+
+def _wrong_sections(values):
+    values["thinker_config"]["text_config"]["rope_parameters"]["mrope_section"] = [6, 5, 4]
+
+
+def _wide_ears(values):
+    values["thinker_config"]["audio_config"]["output_dim"] = 65
+
+
+def _dense(values):
+    values["thinker_config"]["text_config"]["mlp_only_layers"] = [0]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_speakerless, r"config\.json: the key 'speaker_id' is missing"),
+        (_wrong_sections, r"config\.json: mrope_section \[6, 5, 4\]"),
+        (_wide_ears, r"config\.json: audio_config\.output_dim is 65"),
+        (_dense, r"config\.json: every layer must be a mixture"),
+    ],
+)
+def test_what_is_missing_or_not_supported_is_named_with_its_file(edited, change, problem):
+    directory = edited(change)
+    with pytest.raises(CheckpointError, match=problem):
+        QwenOmniConfig.read(directory)
 
 
 def test_a_reply_ends_with_im_end_where_no_file_says_more(edited):

@@ -49,9 +49,11 @@ def test_there_is_a_pad_for_every_row_of_media(prepare, config):
     rows = [rows_of(clip.shape[1], 100) for clip in made["clips"]]
     assert count(ids, config.ids.audio) == sum(rows)
     still, film = (grid.prod() // 4 for grid in made["grids"])
-    assert count(ids, config.ids.image) == still and count(ids, config.ids.video) == film
+    assert count(ids, config.ids.image) == still
+    assert count(ids, config.ids.video) == film
     assert [len(patches) for patches in made["pictures"]] == [4 * still, 4 * film]
-    assert made["positions"][0].shape == (3, len(ids)) and made["positions"][0].dtype == np.float32
+    assert made["positions"][0].shape == (3, len(ids))
+    assert made["positions"][0].dtype == np.float32
 
 
 def test_inputs_of_media_are_missing_where_there_are_none(prepare):
@@ -113,7 +115,8 @@ def test_frames_of_a_video_are_seen_at_the_wanted_rate(prepare):
         made = prepare(video(48, 8.0), Text("?"), fps=fps)
         assert made["grids"][0][0] == 6 * fps / 2
         positions[fps] = np.unique(np.diff(np.unique(made["positions"][0][0])))
-    assert 26.0 in positions[1.0] and 6.5 in positions[4.0]
+    assert 26.0 in positions[1.0]
+    assert 6.5 in positions[4.0]
 
 
 @pytest.mark.parametrize(
@@ -138,13 +141,13 @@ def test_what_cannot_be_read_is_refused_with_the_field(content, problem, prepare
 
 
 def test_a_prompt_that_leaves_too_little_room_is_refused_with_the_numbers(prepare, config):
-    with pytest.raises(InvalidRequest, match="'max_tokens' of 100 and a prompt of 4007 tokens .* at most 89") as raised:
+    with pytest.raises(InvalidRequest, match=r"of 100 and a prompt of 4007 tokens .* at most 89") as raised:
         prepare(Text("x" * 3999), max_tokens=100)
     assert raised.value.param == "max_tokens"
 
 
 def test_a_prompt_that_is_too_long_is_refused_before_its_media_are_made(prepare):
-    with pytest.raises(InvalidRequest, match="comes to 10[0-9]{3} tokens; the model reads fewer than 4096") as raised:
+    with pytest.raises(InvalidRequest, match=r"comes to 10[0-9]{3} tokens; the model reads fewer than 4096") as raised:
         prepare(image(3200, 3200), Text("?"))
     assert raised.value.param == "input"
 

@@ -45,16 +45,18 @@ def test_special_ids_show_nothing(tokens, config):
 def test_samples_become_sound_at_24_kilohertz(tokens):
     samples = np.linspace(-1, 1, 480, dtype=np.float32)
     sound = QwenOmniRenderer(tokens).output("audio", samples)
-    assert isinstance(sound, Audio) and sound.rate == 24000
+    assert isinstance(sound, Audio)
+    assert sound.rate == 24000
     np.testing.assert_array_equal(sound.samples, samples)
 
 
 @pytest.mark.parametrize(
-    ("walks", "output"), [({"read": 30, "write": 9}, 10), ({"read": 30}, 1), ({}, 0), ({"read": 5, "talk": 70}, 1)]
+    ("walks", "output"),
+    [({"read": 30, "write": 9}, 10), ({"read": 30}, 1), ({}, 0), ({"read_aloud": 5, "talk": 70}, 1)],
 )
 def test_usage_counts_the_prompt_and_what_the_thinker_wrote(tokens, walks, output):
     usage = QwenOmniRenderer(tokens).usage(walks)
-    assert usage == {"input_tokens": walks.get("read", 0), "output_tokens": output}
+    assert usage == {"input_tokens": walks.get("read", 0) + walks.get("read_aloud", 0), "output_tokens": output}
 
 
 def test_text_in_one_value_is_shown_together(tokens):

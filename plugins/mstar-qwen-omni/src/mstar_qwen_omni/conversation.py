@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mstar_core.errors import InvalidRequest
 from mstar_core.media.resample import resample
-from mstar_core.spec.content import MODALITIES, Audio, Content, Image, Text, Video
+from mstar_core.spec.content import MODALITIES, Audio, Content, Image, Role, Tensor, Text, Video
 from mstar_qwen_omni.encoders.rows import rows_of
 from mstar_qwen_omni.media.frames import seen
 from mstar_qwen_omni.media.mel import Samples, frame_count
@@ -57,7 +57,7 @@ def read_conversation(
     counts = (rows_of(frame_count(len(sound), settings.sound, padded), chunk) for sound in sounds)
     counter = _Counter(hearing, settings, counts)
     turns = []
-    for role, pieces in itertools.groupby(content, key=lambda piece: getattr(piece, "role", "user")):
+    for role, pieces in itertools.groupby(content, key=_role):
         turns.append(Turn(role, tuple(_joined(counter.piece(piece) for piece in pieces))))
     _check_not_blank(turns)
     return Conversation(turns=tuple(turns), sounds=sounds, sights=tuple(counter.sights), padded=padded)
@@ -102,8 +102,12 @@ class _Counter:
     def _tokens(self, pixels: Pixels, fewest: int, most: int) -> tuple[int, int]:
         """Rows and columns of tokens of a picture."""
         picture = self.settings.picture
-        height, width = fitted(*pixels.shape[:2], picture, fewest, most)
+        height, width = fitted(pixels.shape[0], pixels.shape[1], picture, fewest, most)
         return height // picture.side, width // picture.side
+
+
+def _role(content: Content) -> Role:
+    return "user" if isinstance(content, Tensor) else content.role  # a tensor is refused when it is counted
 
 
 def _sound_of(content: Content, hearing: Hearing) -> Audio | None:

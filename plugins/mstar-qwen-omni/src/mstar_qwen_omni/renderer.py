@@ -40,5 +40,5 @@ class QwenOmniRenderer:
 
         Reading gives one, and so does each that is fed back; that which ends the reply is counted, too.
         """
-        read = tokens.get("read", 0)
+        read = tokens.get("read", 0) + tokens.get("read_aloud", 0)
         return {"input_tokens": read, "output_tokens": tokens.get("write", 0) + (read > 0)}

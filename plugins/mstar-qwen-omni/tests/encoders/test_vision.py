@@ -8,7 +8,8 @@ CLOSE = {"atol": 2e-5, "rtol": 0}
 def test_a_square_of_patches_gives_a_row_and_one_for_each_level(vision, encode, sight, grid):
     (made,) = encode(vision, sight(*grid))
     rows = grid[0] * grid[1] * grid[2] // 4
-    assert made["seen"].shape == (rows, 64) and made["deep"].shape == (3, rows, 64)
+    assert made["seen"].shape == (rows, 64)
+    assert made["deep"].shape == (3, rows, 64)
     assert made["seen"].dtype == made["deep"].dtype == torch.float32
 
 

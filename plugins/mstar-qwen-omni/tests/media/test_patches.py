@@ -7,6 +7,7 @@ from mstar_qwen_omni.media.patches import FRAME_MAX_PIXELS, FRAME_MIN_PIXELS, cl
 
 from mstar_core.errors import InvalidRequest
 
+
 def picture(height, width, seed=0):
     rough = np.random.default_rng(seed).integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), np.uint8)
     return np.ascontiguousarray(rough.repeat(8, 0).repeat(8, 1)[:height, :width])

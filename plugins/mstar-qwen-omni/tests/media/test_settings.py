@@ -23,5 +23,5 @@ def test_a_file_that_lacks_something_is_refused_by_its_name(fixture_dir, tmp_pat
 
 
 def test_a_directory_without_the_file_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="preprocessor_config.json"):
+    with pytest.raises(CheckpointError, match=r"preprocessor_config\.json"):
         MediaSettings.read(tmp_path)

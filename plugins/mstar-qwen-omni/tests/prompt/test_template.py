@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ media = st.one_of(
     st.builds(Film, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.just(2.0)),
 )
 contents = st.lists(st.one_of(words.map(Words), media), max_size=5).filter(
-    lambda pieces: not any(isinstance(a, Words) and isinstance(b, Words) for a, b in zip(pieces, pieces[1:]))
+    lambda pieces: not any(isinstance(a, Words) and isinstance(b, Words) for a, b in itertools.pairwise(pieces))
 )
 conversations = st.lists(
     st.builds(Turn, st.sampled_from(["system", "user", "assistant"]), contents.map(tuple)), min_size=1, max_size=5
@@ -65,10 +67,12 @@ def test_turns_span_what_the_user_said_with_its_marks(tokens, config):
     ]
     prompt = lay_out(said, tokens, config.ids, 13)
     special = config.ids
-    assert prompt.turns.dtype == np.int64 and prompt.turns.shape == (2, 2)
+    assert prompt.turns.dtype == np.int64
+    assert prompt.turns.shape == (2, 2)
     for start, stop in prompt.turns:
         turn = prompt.ids[start:stop].tolist()
-        assert turn[:2] == [special.im_start, special.user] and turn[-2:] == [special.im_end, special.newline]
+        assert turn[:2] == [special.im_start, special.user]
+        assert turn[-2:] == [special.im_end, special.newline]
         assert prompt.ids[stop] == special.im_start
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 
 from mstar_core.engines.base import BatchLimits, Call, EngineSettings, NodeContext, NodeRequest
 from mstar_core.engines.kv_cache import KVCacheEngine
+from mstar_core.engines.static_steps import Capture
 
 GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 
@@ -43,7 +45,7 @@ class Recorded:
         """Where the user's turns start and stop, [turns, 2]."""
         ids = self.config.ids
         starts = (self.ids == ids.im_start).nonzero().flatten().tolist()
-        spans = zip(starts, starts[1:], strict=False)
+        spans = pairwise(starts)
         return torch.tensor([[start, stop] for start, stop in spans if self.ids[start + 1] == ids.user])
 
     @property
@@ -78,6 +80,7 @@ class Harness:
     checkpoint: Path
     limits: BatchLimits = field(default_factory=BatchLimits)
     dtype: torch.dtype = torch.float32
+    capture: Capture | None = None
 
     def __post_init__(self):
         self.config = QwenOmniConfig.read(self.checkpoint)
@@ -90,7 +93,7 @@ class Harness:
             dtype=self.dtype,
         )
         self.node = Thinker(context)
-        self.engine = KVCacheEngine.build(self.node, context, EngineSettings(kv_tokens=4096))
+        self.engine = KVCacheEngine(self.node, context, EngineSettings(kv_tokens=4096), capture=self.capture)
         self.logits: list[torch.Tensor] = []
         self.accepted: list[torch.Tensor] = []
         decoder = self.node.model.decoder
@@ -172,9 +175,11 @@ def harness(golden_dir) -> Harness:
 
 @pytest.fixture
 def harness_of(golden_dir):
-    """Builds a thinker of the recorded checkpoint whose batches are so large, in that dtype."""
+    """Builds a thinker of the recorded checkpoint: of batches so large, in that dtype, maybe with recorded steps."""
 
-    def building(limits: BatchLimits | None = None, dtype: torch.dtype = torch.float32) -> Harness:
-        return Harness(golden_dir, limits or BatchLimits(), dtype)
+    def building(
+        limits: BatchLimits | None = None, dtype: torch.dtype = torch.float32, capture: Capture | None = None
+    ) -> Harness:
+        return Harness(golden_dir, limits or BatchLimits(), dtype, capture)
 
     return building

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from mstar_core.engines.base import BatchLimits
+from mstar_core.engines.static_steps import run_again
 
 CASES = (
     "text", "text_reppen", "text_default_penalty", "text_eos", "image", "audio", "video", "video_fractional", "mixed",
@@ -41,6 +42,16 @@ def test_the_talker_is_given_the_users_turns_and_then_the_embedding_of_each_toke
     token = outputs["token"]
     spoken = harness.call(request, "write", said=token)["spoken"].tensor()
     assert torch.equal(spoken, harness.node.model.embedding[int(token.tensor())][None])
+
+
+def test_steps_that_are_recorded_and_run_again_give_the_references_tokens(harness_of, conversations):
+    harness = harness_of(capture=run_again)
+    for key, name in enumerate(CASES):
+        assert (
+            harness.generate(conversations[name], key, aloud=name != "text")
+            == conversations[name].facts["thinker_tokens"]
+        )
+    assert harness.engine.runner.recorded
 
 
 def test_a_reply_that_nobody_hears_gives_the_talker_nothing(harness, conversations):

@@ -41,7 +41,7 @@ class Convolutions(nn.Module):
 
     def forward(self, chunks: torch.Tensor) -> torch.Tensor:
         """Positions are not added yet."""
-        return torch.cat([self._convolve(part) for part in chunks.split(_CONVOLVED_TOGETHER)])
+        return torch.cat([self._convolve(part) for part in torch.split(chunks, _CONVOLVED_TOGETHER)])
 
     def _convolve(self, chunks: torch.Tensor) -> torch.Tensor:
         # oneDNN convolves a lone chunk otherwise than several: beside a copy of itself it comes to the same bits.
@@ -87,12 +87,12 @@ class AudioTower(nn.Module):
         for block in self.blocks:
             x = block(x, attend)
         rows: torch.Tensor = self.outer(self.inner.gelu(self.norm(x)))
-        return list(rows.split(counts))
+        return list(torch.split(rows, counts))
 
     def _chunks(self, sounds: Sequence[Heard]) -> tuple[torch.Tensor, list[int]]:
         """All chunks, `[chunks, mel, width]`, and the steps of each that are no padding."""
         width, dtype = sounds[0].width, self.norm.weight.dtype
-        parts = [part for sound in sounds for part in sound.features.to(dtype).split(self.config.chunk, dim=1)]
+        parts = [part for sound in sounds for part in torch.split(sound.features.to(dtype), self.config.chunk, dim=1)]
         padded = torch.stack([F.pad(part, (0, width - part.shape[1])) for part in parts])
         return padded, [steps_of(part.shape[1]) for part in parts]
 

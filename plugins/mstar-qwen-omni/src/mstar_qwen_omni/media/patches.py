@@ -39,13 +39,13 @@ class Patches:
 
 def image_patches(pixels: Pixels, settings: PictureSettings) -> Patches:
     """A picture uint8 [height, width, 3]: one step, in which it stands still."""
-    size = fitted(*pixels.shape[:2], settings, settings.min_pixels, settings.max_pixels)
+    size = fitted(pixels.shape[0], pixels.shape[1], settings, settings.min_pixels, settings.max_pixels)
     return _cut(np.repeat(_resized(pixels, size)[None], settings.frames, 0), settings)
 
 
 def clip_patches(frames: Pixels, settings: PictureSettings) -> Patches:
     """A clip uint8 [frames, height, width, 3]; its last frame is repeated until the steps are whole."""
-    size = fitted(*frames.shape[1:3], settings, FRAME_MIN_PIXELS, FRAME_MAX_PIXELS)
+    size = fitted(frames.shape[1], frames.shape[2], settings, FRAME_MIN_PIXELS, FRAME_MAX_PIXELS)
     missing = -len(frames) % settings.frames
     resized = [_resized(frame, size) for frame in frames]
     return _cut(np.stack([*resized, *[resized[-1]] * missing]), settings)

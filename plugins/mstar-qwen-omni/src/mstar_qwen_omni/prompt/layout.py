@@ -94,9 +94,9 @@ def _write(turn: Turn, tokens: TextTokens, ids: SpecialIds, per_second: float) -
 
 def _write_film(clip: Film, turn_ids: _Written, ids: SpecialIds, per_second: float) -> None:
     block, is_sound = film(clip, per_second)
-    before, after = (ids.vision_start,), (ids.vision_end,)
+    before, after = [ids.vision_start], [ids.vision_end]
     if clip.sound:
-        before, after = (*before, ids.audio_start), (ids.audio_end, *after)
+        before, after = [*before, ids.audio_start], [ids.audio_end, *after]
     turn_ids.run(*before)
     turn_ids.put(np.where(is_sound, ids.audio, ids.video).tolist(), block)
     turn_ids.run(*after)

@@ -56,13 +56,14 @@ def _plain(values: Mapping[str, Any]) -> Tokenizer:
     added = {token["content"] for token in values["added_tokens"]}
     model = values["model"]
     vocabulary = {word: id for word, id in model["vocab"].items() if word not in added}
-    plain = {"added_tokens": [], "post_processor": None, "model": {**model, "vocab": vocabulary}}
+    plain: dict[str, Any] = {"added_tokens": [], "post_processor": None, "model": {**model, "vocab": vocabulary}}
     return Tokenizer.from_str(json.dumps({**values, **plain}))
 
 
 def _of_parts(vocabulary: Mapping[str, int], merges: str) -> Tokenizer:
     """The tokenizer of Qwen's `vocab.json` and `merges.txt`."""
-    pairs = [tuple(line.split(" ")) for line in merges.splitlines() if line and not line.startswith("#version")]
+    lines = (line for line in merges.splitlines() if line and not line.startswith("#version"))
+    pairs = [(first, second) for first, second in (line.split(" ") for line in lines)]
     tokenizer = Tokenizer(models.BPE(dict(vocabulary), pairs))
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
