@@ -11,7 +11,7 @@ def request(*outputs, clips=0, pictures=0):
         "ids": (InputShape("int64", (30,)),),
         "clips": (InputShape("float32", (128, 90)),) * clips,
         "widths": (InputShape("int64", ()),) * clips,
-        "pictures": (InputShape("float32", (16, 1536)),) * pictures,
+        "pictures": (InputShape("uint8", (16, 1536)),) * pictures,
         "grids": (InputShape("int64", (3,)),) * pictures,
     }
     return RequestView(params=PARAMS, inputs=inputs, outputs=frozenset(outputs))

@@ -32,7 +32,7 @@ class QwenOmniProcessor:
     | `ids`, `positions` | int64 [tokens], float32 [3, tokens]: the prompt, with a pad for every row of media |
     | `turns` | int64 [user turns, 2]: where each starts and stops in `ids` |
     | `clips`, `widths` | float32 [mel, frames] and int64 []: each sound, and the frames its chunks are padded to |
-    | `pictures`, `grids` | float32 [patches, values] and int64 [3]: each picture and clip, and its grid |
+    | `pictures`, `grids` | uint8 [patches, values] and int64 [3]: each picture and clip, and its grid |
 
     Sounds and pictures are in the order of the prompt.
     """

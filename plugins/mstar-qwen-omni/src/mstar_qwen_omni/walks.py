@@ -56,7 +56,7 @@ def _encoders(config: QwenOmniConfig) -> tuple[Node, ...]:
             name="vision_encoder",
             engine="stateless",
             inputs=(
-                Port("pictures", "float32", ("patches", config.vision.patch_values)),
+                Port("pictures", "uint8", ("patches", config.vision.patch_values)),
                 Port("grids", "int64", (3,)),
             ),
             outputs=(
@@ -150,7 +150,7 @@ def walks(config: QwenOmniConfig) -> WalkSet:
             RequestInput(name="widths", dtype="int64", shape=(), many=True, optional=True),
             RequestInput(
                 name="pictures",
-                dtype="float32",
+                dtype="uint8",
                 shape=("patches", config.vision.patch_values),
                 modality="image",
                 many=True,

@@ -55,7 +55,7 @@ def sight():
 
     def making(steps, rows, columns, seed=0):
         generator = torch.Generator().manual_seed(seed)
-        patches = torch.rand(steps * rows * columns, 1536, generator=generator)
+        patches = torch.randint(0, 256, (steps * rows * columns, 1536), dtype=torch.uint8, generator=generator)
         return {"pictures": patches, "grids": torch.tensor([steps, rows, columns])}
 
     return making

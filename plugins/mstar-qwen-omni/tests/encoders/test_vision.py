@@ -1,5 +1,6 @@
 import pytest
 import torch
+from mstar_qwen_omni.encoders import nodes
 
 CLOSE = {"atol": 2e-5, "rtol": 0}
 
@@ -34,3 +35,12 @@ def test_the_same_patches_on_other_grids_are_seen_otherwise(vision, encode, sigh
     wide, tall = sight(1, 4, 6), sight(1, 6, 4)
     rows = [made["seen"] for made in encode(vision, wide, tall)]
     assert (rows[0] - rows[1]).abs().max() > 1e-3
+
+
+def test_pictures_that_are_too_many_to_see_at_once_are_seen_in_turns(vision, encode, sight, monkeypatch):
+    sights = [sight(1, 4, 4, seed=place) for place in range(5)]
+    together = encode(vision, *sights)
+    monkeypatch.setattr(nodes, "_PATCHES_TOGETHER", 40)
+    for wanted, made in zip(together, encode(vision, *sights), strict=True):
+        assert torch.equal(wanted["seen"], made["seen"])
+        assert torch.equal(wanted["deep"], made["deep"])

@@ -31,7 +31,7 @@ def test_a_raw_picture_is_prepared_as_the_reference_does(conversations, recorded
     made = prepare(Text(system, role="system"), Image(pixels), Text(user), by=golden_processor)
     np.testing.assert_array_equal(made["ids"][0], case.tensors["input_ids"])
     np.testing.assert_array_equal(made["positions"][0], case.tensors["thinker_position_ids"])
-    np.testing.assert_allclose(made["pictures"][0], case.tensors["pixel_values"], atol=1e-6)
+    np.testing.assert_allclose(made["pictures"][0] / 127.5 - 1, case.tensors["pixel_values"], atol=1e-6)
     np.testing.assert_array_equal(made["grids"], case.tensors["image_grid_thw"])
 
 
