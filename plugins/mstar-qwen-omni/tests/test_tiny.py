@@ -1,6 +1,8 @@
 """The bundled checkpoint through the service: what goes in and what comes out of a model that anyone can run."""
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -143,3 +145,19 @@ def test_a_bad_parameter_is_refused_by_name(service, params, field):
     with pytest.raises(InvalidRequest) as caught:
         service.submit("qwen3-omni", [Text("Hi.")], params)
     assert caught.value.param == field
+
+
+def test_declaring_the_model_loads_neither_torch_nor_tokenizers_and_preparing_no_torch():
+    code = """
+import sys
+from mstar_core.plugins.assemble import assemble, locate
+from mstar_core.testing.plugins import registry_with
+from mstar_qwen_omni import plugin
+registry = registry_with(plugin)
+directory = locate(registry.card("qwen3-omni"))
+spec = assemble(registry, "qwen3-omni", directory)
+assert not {"torch", "tokenizers"} & sys.modules.keys(), sorted(sys.modules)
+registry.owner("qwen3-omni").processor(spec.card, spec.config, directory)
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

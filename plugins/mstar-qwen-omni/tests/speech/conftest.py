@@ -16,7 +16,9 @@ from mstar_qwen_omni.speech.node import TalkerNode
 from safetensors.torch import load_file
 
 from mstar_core.engines.base import BatchLimits, Call, Chunk, EngineSettings, NodeContext, NodeRequest
+from mstar_core.engines.kernels import compiled_kernels, use_kernels
 from mstar_core.engines.kv_cache import KVCacheEngine
+from mstar_core.engines.static_steps import Capture
 from mstar_core.spec.graph import FLAG, Node, Port
 
 GREEDY = {
@@ -57,13 +59,22 @@ class Speech:
 class Talking:
     """A talker node in its engine; `listen` and `talk` are run as the walks of the model are."""
 
-    def __init__(self, context: NodeContext, node: Callable[[NodeContext], TalkerNode] = TalkerNode) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        node: Callable[[NodeContext], TalkerNode] = TalkerNode,
+        *,
+        compile: bool = False,
+        capture: Capture | None = None,
+    ) -> None:
         inputs = (Port("text"), Port("turns"), Port("positions"), Port("feedback", sparse=True))
         outputs = (Port("feedback", sparse=True), Port("codes", sparse=True), Port("stop", FLAG, sparse=True))
         spec = Node(name="talker", engine="kv_cache", inputs=inputs, outputs=outputs, factory=node)
         context = replace(context, node=spec)
-        self.node = node(context)
-        self.engine = KVCacheEngine(self.node, context, EngineSettings(kv_tokens=4096))
+        with use_kernels(compiled_kernels() if compile else None):
+            self.node = node(context)
+            settings = EngineSettings(kv_tokens=4096, compile=compile)
+            self.engine = KVCacheEngine(self.node, context, settings, capture=capture)
 
     def speak(self, scripts: Sequence[Script], limits: BatchLimits | None = None) -> list[Speech]:
         """Run all scripts side by side; each until it ends or has its frames."""
@@ -185,9 +196,15 @@ def talking(golden_dir, context) -> Talking:
 
 
 @pytest.fixture
-def talking_as(golden_dir, context) -> Callable[[Callable[[NodeContext], TalkerNode]], Talking]:
-    """The recorded checkpoint's talker as a node of another class."""
-    return lambda node: Talking(context(golden_dir), node)
+def talking_as(golden_dir, context) -> Callable[..., Talking]:
+    """The recorded checkpoint's talker as a node of another class, on another dtype, or in another engine."""
+
+    def making(
+        node: Callable[[NodeContext], TalkerNode] = TalkerNode, dtype: torch.dtype = torch.float32, **settings: Any
+    ) -> Talking:
+        return Talking(replace(context(golden_dir), dtype=dtype), node, **settings)
+
+    return making
 
 
 @pytest.fixture(scope="session")

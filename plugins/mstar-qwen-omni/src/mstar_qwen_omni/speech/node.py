@@ -38,7 +38,7 @@ class TalkerNode(KVNode):
     """Prompts and frames never share a step, since they are walks of their own."""
 
     host_outputs = ("first",)
-    run_ahead = ("feedback", "codes")
+    run_ahead = ("feedback",)
     position_axes = _AXES
     position_dtype = torch.float32
 
@@ -46,6 +46,7 @@ class TalkerNode(KVNode):
         config: QwenOmniConfig = context.config
         self.config: TalkerConfig = config.talker
         self._device = context.device
+        self._dtype = context.dtype
         self.model = Talker.load(context.checkpoint, config.talker, device=context.device, dtype=context.dtype)
         with torch.inference_mode():
             self.rows = AssistantRows(context.checkpoint, config, self.model)
@@ -87,10 +88,8 @@ class TalkerNode(KVNode):
             return {}
         chunk: Chunk = call.inputs["text"]
         feedback = call.inputs.get("feedback")
-        if chunk.items:
-            text = tensor_of(chunk.items[0], self._device).view(1, -1)
-        else:
-            text = self.rows.eos if call.step == chunk.position else self.rows.pad
+        over = self.rows.eos if call.step == chunk.position else self.rows.pad
+        text = self._item(chunk) if chunk.items else over
         return {"text": text, "feedback": self.rows.bos if feedback is None else feedback}
 
     def forward(self, step: Step) -> Mapping[str, torch.Tensor]:
@@ -128,8 +127,12 @@ class TalkerNode(KVNode):
     def _prompt(self, call: Call) -> torch.Tensor:
         """All rows of a prompt, `[rows, hidden]`."""
         chunk: Chunk = call.inputs["text"]
-        user = self.model.rows(tensor_of(chunk.items[0], self._device))
+        user = self.model.rows(self._item(chunk))
         return torch.cat([user, self.rows.opening[call.request.params["voice"]]])
+
+    def _item(self, chunk: Chunk) -> torch.Tensor:
+        """The thinker's rows, `[rows, width]`, which may have been computed elsewhere."""
+        return tensor_of(chunk.items[0], self._device).to(self._dtype)
 
 
 def user_positions(positions: npt.NDArray[np.float32], turns: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
