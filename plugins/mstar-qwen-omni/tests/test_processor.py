@@ -43,6 +43,12 @@ def test_text_and_media_keep_the_clients_order(prepare, config):
     assert [grid.tolist() for grid in made["grids"]] == [[1, 4, 6], [2, 20, 28], [1, 6, 4]]
 
 
+def test_each_message_is_a_turn_also_where_one_follows_another_of_the_same_person(prepare):
+    apart = prepare(Text("a"), Text("b", message=1))
+    together = prepare(Text("a"), Text("b"))
+    assert [len(made["turns"][0]) for made in (apart, together)] == [2, 1]
+
+
 def test_there_is_a_pad_for_every_row_of_media(prepare, config):
     made = prepare(sound(RATE * 3 + 77), image(), video(), sound(4000))
     ids = made["ids"][0]

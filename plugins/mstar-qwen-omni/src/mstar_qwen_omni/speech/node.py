@@ -38,7 +38,7 @@ class TalkerNode(KVNode):
     """Prompts and frames never share a step, since they are walks of their own."""
 
     host_outputs = ("first",)
-    run_ahead = ("feedback", "codes")
+    run_ahead = ("feedback",)
     position_axes = _AXES
     position_dtype = torch.float32
 
@@ -88,8 +88,8 @@ class TalkerNode(KVNode):
             return {}
         chunk: Chunk = call.inputs["text"]
         feedback = call.inputs.get("feedback")
-        after = self.rows.eos if call.step == chunk.position else self.rows.pad
-        text = self._item(chunk) if chunk.items else after
+        over = self.rows.eos if call.step == chunk.position else self.rows.pad
+        text = self._item(chunk) if chunk.items else over
         return {"text": text, "feedback": self.rows.bos if feedback is None else feedback}
 
     def forward(self, step: Step) -> Mapping[str, torch.Tensor]:
