@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from mstar_qwen_omni import plugin
 
 from mstar_core.client.service import Service
+from mstar_core.errors import Cancelled
 from mstar_core.spec.content import Audio, Text
 from mstar_core.spec.placement import NodeGroup, Placement, WorkerPlace
 from mstar_core.testing.plugins import registry_with
@@ -27,14 +29,25 @@ TEXTS = ("Hi.", "Tell me about ship 0.", "One, two, three, and so on.", "?", "A 
 LONG = Text("Go on.")
 """Its greedy speech has 90 frames and more."""
 
-APART = Placement(
-    workers={name: WorkerPlace(device="cpu", threads=1) for name in ("text", "speech", "sound")},
-    groups=(
-        NodeGroup(nodes=("audio_encoder", "vision_encoder", "thinker"), worker="text"),
-        NodeGroup(nodes=("talker",), worker="speech"),
-        NodeGroup(nodes=("code2wav",), worker="sound"),
+ENCODERS = ("audio_encoder", "vision_encoder")
+PLACEMENTS = {
+    "parts apart": (
+        NodeGroup(nodes=(*ENCODERS, "thinker"), worker="a"),
+        NodeGroup(nodes=("talker",), worker="b"),
+        NodeGroup(nodes=("code2wav",), worker="c"),
     ),
-)
+    "prompts apart": (
+        NodeGroup(nodes=(*ENCODERS, "thinker"), worker="a"),
+        NodeGroup(nodes=("talker",), walks=("listen",), worker="b"),
+        NodeGroup(nodes=("talker",), walks=("talk",), worker="c"),
+        NodeGroup(nodes=("code2wav",), worker="a"),
+    ),
+    "two of each": (
+        NodeGroup(nodes=(*ENCODERS, "thinker"), worker=("a", "b")),
+        NodeGroup(nodes=("talker",), worker=("b", "c")),
+        NodeGroup(nodes=("code2wav",), worker=("a", "c")),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -139,9 +152,11 @@ def test_replies_when_asked_at_the_same_time_then_are_those_of_each_alone(servic
     assert all(len(reply.samples) for reply in alone)
 
 
-def test_replies_when_the_parts_run_on_workers_of_their_own_then_are_the_same(golden_dir, service):
+@pytest.mark.parametrize("groups", PLACEMENTS.values(), ids=PLACEMENTS)
+def test_replies_when_the_parts_run_on_several_workers_then_are_the_same(groups, golden_dir, service):
+    workers = {name: WorkerPlace(device="cpu", threads=1) for name in "abc"}
     wanted = [read(service.submit(MODEL, [Text(text)], SAMPLED | {"seed": seed})) for seed, text in enumerate(TEXTS)]
-    with serving(golden_dir, APART) as apart:
+    with serving(golden_dir, Placement(workers=workers, groups=groups)) as apart:
         tickets = [apart.submit(MODEL, [Text(text)], SAMPLED | {"seed": seed}) for seed, text in enumerate(TEXTS)]
         assert [read(ticket).everything for ticket in tickets] == [reply.everything for reply in wanted]
 
@@ -183,3 +198,22 @@ def test_speech_when_sampled_then_the_seed_decides(service):
     assert first.everything == second.everything
     assert first.text == third.text
     assert first.samples.tobytes() != third.samples.tobytes()
+
+
+def test_speech_when_cancelled_while_it_is_heard_then_nothing_of_it_is_left(service):
+    tickets = [service.submit(MODEL, [LONG], {"seed": seed, "max_audio_frames": 2000}) for seed in range(3)]
+    for ticket in tickets:
+        next(content for content in ticket if isinstance(content, Audio))
+        ticket.cancel()
+        with pytest.raises(Cancelled):
+            list(ticket)
+    deadline = time.monotonic() + 20.0
+    while held(service) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not held(service)
+
+
+def held(service):
+    """What requests hold: their places, tensors on their way, pages."""
+    names = ("mstar_requests_open", "mstar_worker_requests", "mstar_tensors_published", "mstar_kv_pages_used")
+    return sum(sample.value for sample in service.metrics() if sample.name in names)
