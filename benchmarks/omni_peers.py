@@ -23,7 +23,7 @@ from mstar_core.testing.plugins import registry_with
 
 Floats = NDArray[np.float32]
 
-MODEL = "qwen3-omni"
+MODEL = "qwen-omni"
 GREEDY = {
     "temperature": 0.0,
     "talker_temperature": 0.0,

@@ -37,14 +37,14 @@ def shown(turns):
 @pytest.fixture(scope="module")
 def ask():
     with (
-        Service.start(["qwen3-omni"], registry=registry_with(plugin)) as service,
+        Service.start(["qwen-omni"], registry=registry_with(plugin)) as service,
         http_server(service) as address,
         openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
     ):
 
         def asking(messages, **fields):
             extra = {"max_audio_frames": 6, "talker_temperature": 0.5} | fields.pop("extra_body", {})
-            fields = {"max_tokens": 10, "seed": 3, "model": "qwen3-omni"} | fields
+            fields = {"max_tokens": 10, "seed": 3, "model": "qwen-omni"} | fields
             return client.chat.completions.create(messages=messages, extra_body=extra, **fields)
 
         yield asking

@@ -17,5 +17,5 @@ def test_there_are_files():
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_file_fits_the_model(file):
     registry = registry_with(plugin)
-    spec = assemble(registry, "qwen3-omni", locate(registry.card("qwen3-omni"), None))
+    spec = assemble(registry, "qwen-omni", locate(registry.card("qwen-omni"), None))
     check_placement(load_placement(file), [spec])

@@ -30,7 +30,7 @@ def registry():
 
 @pytest.fixture(scope="module")
 def service(registry):
-    with Service.start(["qwen3-omni"], registry=registry) as service:
+    with Service.start(["qwen-omni"], registry=registry) as service:
         yield service
 
 
@@ -40,7 +40,7 @@ def answer(service):
 
     def answering(*content, outputs=("text",), **params):
         ticket = service.submit(
-            "qwen3-omni", content, {"max_tokens": 12, "seed": 1} | params, outputs=frozenset(outputs)
+            "qwen-omni", content, {"max_tokens": 12, "seed": 1} | params, outputs=frozenset(outputs)
         )
         made = list(ticket)
         text = "".join(each.text for each in made if isinstance(each, Text))
@@ -57,14 +57,14 @@ def _layout(path):
 
 
 def test_the_bundled_checkpoint_has_the_published_layout_and_fits_a_wheel(registry, fixture_dir):
-    directory = locate(registry.card("qwen3-omni"), None)
+    directory = locate(registry.card("qwen-omni"), None)
     assert _layout(directory) == _layout(fixture_dir)
     assert sum(file.stat().st_size for file in directory.iterdir()) < 2_000_000
 
 
 def test_the_bundled_checkpoint_is_the_default_and_writes_characters(service, answer):
     text, samples, end = answer(Text("Hello there."))
-    assert service.models["qwen3-omni"].checkpoint == "tiny"
+    assert service.models["qwen-omni"].checkpoint == "tiny"
     assert text.isascii()
     assert text.isprintable()
     assert not len(samples)
@@ -143,7 +143,7 @@ def test_text_that_is_too_long_is_refused_with_the_numbers(answer):
 )
 def test_a_bad_parameter_is_refused_by_name(service, params, field):
     with pytest.raises(InvalidRequest) as caught:
-        service.submit("qwen3-omni", [Text("Hi.")], params)
+        service.submit("qwen-omni", [Text("Hi.")], params)
     assert caught.value.param == field
 
 
@@ -154,10 +154,10 @@ from mstar_core.plugins.assemble import assemble, locate
 from mstar_core.testing.plugins import registry_with
 from mstar_qwen_omni import plugin
 registry = registry_with(plugin)
-directory = locate(registry.card("qwen3-omni"))
-spec = assemble(registry, "qwen3-omni", directory)
+directory = locate(registry.card("qwen-omni"))
+spec = assemble(registry, "qwen-omni", directory)
 assert not {"torch", "tokenizers"} & sys.modules.keys(), sorted(sys.modules)
-registry.owner("qwen3-omni").processor(spec.card, spec.config, directory)
+registry.owner("qwen-omni").processor(spec.card, spec.config, directory)
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)

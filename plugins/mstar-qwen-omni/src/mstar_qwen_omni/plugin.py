@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @hookimpl
 def mstar_models() -> list[ModelCard]:
-    """The model `qwen3-omni`. The bundled checkpoint comes first, so that everything works before any download."""
+    """The model `qwen-omni`. The bundled checkpoint comes first, so that everything works before any download."""
     return [
         ModelCard(
-            name="qwen3-omni",
+            name="qwen-omni",
             family="qwen-omni",
             summary="text, pictures, sound and video in; text and speech out",
             inputs=("text", "image", "audio", "video"),

@@ -17,7 +17,7 @@ from mstar_core.spec.content import Audio, Text
 from mstar_core.spec.placement import NodeGroup, Placement, WorkerPlace
 from mstar_core.testing.plugins import registry_with
 
-MODEL = "qwen3-omni"
+MODEL = "qwen-omni"
 GREEDY = {
     "temperature": 0.0,
     "talker_temperature": 0.0,

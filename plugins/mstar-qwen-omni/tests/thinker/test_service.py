@@ -16,7 +16,7 @@ from mstar_core.spec.content import Audio, Image, Text, Video
 from mstar_core.spec.placement import Placement
 from mstar_core.testing.plugins import registry_with
 
-WRITER = {"models": {"qwen3-omni": {"omit": ["talker", "code2wav"]}}}
+WRITER = {"models": {"qwen-omni": {"omit": ["talker", "code2wav"]}}}
 """A placement for text alone."""
 
 APART = {
@@ -53,7 +53,7 @@ def media():
 @pytest.fixture(scope="module")
 def engine(golden_dir):
     """All of the model."""
-    with Engine("qwen3-omni", checkpoint=golden_dir, registry=registry_with(plugin)) as engine:
+    with Engine("qwen-omni", checkpoint=golden_dir, registry=registry_with(plugin)) as engine:
         yield engine
 
 
@@ -62,7 +62,7 @@ def writer(golden_dir):
     """The model without its speech."""
     placement = Placement.model_validate(WRITER)
     registry = registry_with(plugin)
-    with Engine("qwen3-omni", checkpoint=golden_dir, registry=registry, placement=placement) as engine:
+    with Engine("qwen-omni", checkpoint=golden_dir, registry=registry, placement=placement) as engine:
         yield engine
 
 
@@ -144,7 +144,7 @@ def test_media_of_all_kinds_are_answered_alike_alone_and_beside_others(writer, w
 def test_three_workers_answer_as_one_does(writer, golden_dir):
     options = {"max_tokens": 12, "temperature": 0.9, "top_k": 0, "seed": 5, "use_audio_in_video": True}
     placement = Placement.model_validate(APART)
-    with Engine("qwen3-omni", checkpoint=golden_dir, registry=registry_with(plugin), placement=placement) as apart:
+    with Engine("qwen-omni", checkpoint=golden_dir, registry=registry_with(plugin), placement=placement) as apart:
         for content in (CHAT, media()):
             assert apart.generate(content, **options).text == writer.generate(content, **options).text
 
@@ -152,7 +152,7 @@ def test_three_workers_answer_as_one_does(writer, golden_dir):
 @pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="there is no C++ compiler")
 def test_compiled_kernels_give_the_recorded_reply_alone_and_beside_others(golden_dir, conversations, text_of):
     placement = Placement.model_validate({**WRITER, "groups": [{"nodes": ["thinker"], "compile": True}]})
-    with Engine("qwen3-omni", checkpoint=golden_dir, registry=registry_with(plugin), placement=placement) as compiled:
+    with Engine("qwen-omni", checkpoint=golden_dir, registry=registry_with(plugin), placement=placement) as compiled:
         expected = text_of(conversations["text"].facts["thinker_tokens"])
         with ThreadPoolExecutor(5) as threads:
             texts = threads.map(lambda _: compiled.generate(CHAT, max_tokens=10).text, range(5))
