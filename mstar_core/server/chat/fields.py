@@ -126,6 +126,8 @@ def _wanted(fields: ChatFields, model: ServedModel) -> frozenset[str]:
     if fields.given("modalities") and not fields.modalities:
         raise InvalidRequest(f"'modalities' must not be empty; it may have {', '.join(made)}", param="modalities")
     wanted = frozenset(fields.modalities or (["text"] if "text" in made else made))
+    if "audio" in wanted and "text" in made:
+        wanted |= {"text"}  # the transcript
     if fields.given("audio") and "audio" not in wanted:
         raise InvalidRequest("'audio' says how audio is to be, but 'modalities' has none", param="audio")
     return wanted
@@ -134,14 +136,15 @@ def _wanted(fields: ChatFields, model: ServedModel) -> frozenset[str]:
 def _params(fields: ChatFields, model: ServedModel) -> tuple[dict[str, Any], Mapping[str, str]]:
     """The model's parameters that the fields set, and the fields by parameter where their names differ."""
     given = dict(fields.model_extra or {})
-    named: dict[str, str] = {}
+    named = {"input": "messages"}
     limits = [name for name in ("max_tokens", "max_completion_tokens") if fields.given(name)]
     if len(limits) == 2 and fields.max_tokens != fields.max_completion_tokens:
         problem = "'max_tokens' and 'max_completion_tokens' are the same limit, and were given different values"
         raise InvalidRequest(problem, param="max_completion_tokens")
     for limit in limits:
         given["max_tokens"] = getattr(fields, limit)
-        named = {} if limit == "max_tokens" else {"max_tokens": limit}
+        if limit != "max_tokens":
+            named["max_tokens"] = limit
     if fields.audio.voice:
         given["voice"], named["voice"] = fields.audio.voice, "audio.voice"
     declared = {parameter.name for parameter in model.parameters}

@@ -25,6 +25,9 @@ _SIZE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
 _SIDES = {"width": "size", "height": "size"}
 """The model's parameters that `size` sets."""
 
+_CONTENT = {"input": "prompt"}
+"""What the model calls its content."""
+
 _NEUTRAL = {"quality": ("auto",), "background": ("auto", "opaque")}
 """Fields that only some models have as a parameter, and the values that ask nothing of those that have not."""
 
@@ -130,10 +133,10 @@ def _params(fields: ImageFields, model: ServedModel) -> tuple[dict[str, Any], Ma
             problem = f"model {fields.model!r} has no {name!r} to choose; leave it out, or give {' or '.join(neutral)}"
             raise InvalidRequest(f"{name!r}: {problem}", param=name)
     if fields.size == "auto":
-        return params, {}
+        return params, _CONTENT
     if not _SIDES.keys() <= declared:
         raise InvalidRequest(f"'size': model {fields.model!r} has one size only, 'auto'", param="size")
     if both := sorted(_SIDES.keys() & params.keys()):
         raise InvalidRequest(f"'size' and {both[0]!r} both say how large; give one of them", param="size")
     width, height = fields.size.split("x")
-    return params | {"width": int(width), "height": int(height)}, _SIDES
+    return params | {"width": int(width), "height": int(height)}, _CONTENT | _SIDES

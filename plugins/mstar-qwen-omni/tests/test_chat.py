@@ -58,9 +58,10 @@ def test_an_answer_is_text_and_its_usage(ask):
     assert answer.usage.prompt_tokens > 100
 
 
-def test_an_answer_in_speech_has_its_text_beside_it(ask):
+@pytest.mark.parametrize("modalities", [["text", "audio"], ["audio"]])
+def test_an_answer_in_speech_has_its_text_beside_it(ask, modalities):
     audio = {"format": "wav", "voice": "chelsie"}
-    (choice,) = ask(shown([]), modalities=["text", "audio"], audio=audio).choices
+    (choice,) = ask(shown([]), modalities=modalities, audio=audio).choices
     samples, rate = decode_audio(base64.b64decode(choice.message.audio.data))
     assert rate == 24000
     assert (len(samples) + 555) % 1920 == 0
@@ -98,3 +99,11 @@ def test_what_cannot_be_is_refused_by_the_name_of_its_field(ask, fields, param):
     with pytest.raises(openai.BadRequestError) as raised:
         ask(shown([]), **fields)
     assert raised.value.body["param"] == param
+
+
+def test_a_conversation_that_is_too_long_is_refused_with_the_numbers(ask):
+    with pytest.raises(
+        openai.BadRequestError, match="comes to 50008 tokens; the model reads fewer than 4096"
+    ) as raised:
+        ask([{"role": "user", "content": "hello" * 10_000}])
+    assert raised.value.body["param"] == "messages"
