@@ -34,7 +34,7 @@ class StatelessNode(NodeObject, ABC):
 
     `forward` runs on the device thread; everything else on the worker's loop thread. A node may keep state per
     request (a codec's history) in `NodeRequest.state`, as `NodeObject` says; calls of one request come one at a time,
-    in order.
+    in order, unless branches of a `Parallel` run the node at the same time.
     """
 
     @abstractmethod
