@@ -94,7 +94,7 @@ class Talker(nn.Module):
         first = sample(self.head(hidden).float())  # [rows]
         embedded = F.embedding(first, self.embedding)
         residual, total = self.predictor(hidden, embedded, sample_group)
-        return torch.cat([first[:, None], residual], 1), embedded + total
+        return torch.cat([first[:, None], residual], 1), (embedded + total).to(x.dtype)
 
 
 class AssistantRows:
