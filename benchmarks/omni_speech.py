@@ -112,7 +112,7 @@ def whole_table(results: Sequence[Measured]) -> Table:
     """Speech beside transformers."""
     base = {(each.size, each.batch): each for each in results if each.peer == TransformersPeer.name}
     shown = Table(
-        "size", "peer", "requests", "s", "CPU s", "real-time factor", "throughput", "x transformers",
+        "size", "peer", "requests", "s", "CPU s", "real-time factor", "throughput", "x transformers", "x in CPU s",
         title="Text in, speech out",
     )  # fmt: skip
     for each in results:
@@ -127,6 +127,7 @@ def whole_table(results: Sequence[Measured]) -> Table:
             f"{each.real_time_factor:.3f}",
             f"{each.throughput:.2f}",
             f"{ratio:.2f}{goal}",
+            f"{base[each.size, each.batch].cpu_seconds / each.cpu_seconds:.2f}",
         )
     return shown
 

@@ -21,15 +21,17 @@ from mstar_qwen_omni.config import DenseDecoderConfig
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One step of a frame: `tokens` positions of every row, from `start` on. The mask is for PyTorch's attention, the
-    tensors behind it, int64 `[rows * tokens]`, are for the compiled one."""
+    """One step of a frame: `tokens` positions of every row, from `start` on. The mask is for PyTorch's attention; what
+    follows it, for every token of every row, is for the compiled kernels."""
 
     start: int
     tokens: int
     mask: torch.Tensor | None  # bool [tokens * heads per kv head, start + tokens]; None where all is seen
-    slots: torch.Tensor  # where each token's keys go
-    pages: torch.Tensor  # [rows * tokens, 1]: its row
-    lengths: torch.Tensor  # how many positions it sees
+    cos: torch.Tensor  # [rows * tokens, 1, head_dim]
+    sin: torch.Tensor  # [rows * tokens, 1, head_dim], signed
+    slots: torch.Tensor  # [rows * tokens] int64: where its keys go
+    pages: torch.Tensor  # [rows * tokens, 1] int64: its row
+    lengths: torch.Tensor  # [rows * tokens] int64: how many positions it sees
 
     @property
     def stop(self) -> int:
@@ -37,15 +39,15 @@ class Place:
         return self.start + self.tokens
 
 
-def frame_places(config: DenseDecoderConfig, rows: int, device: torch.device) -> list[Place]:
+def frame_places(config: DenseDecoderConfig, rows: int, table: RotaryTable) -> list[Place]:
     """The steps of a frame: its first two positions at once, then one by one."""
-    return [_place(config, rows, start, 1 if start else 2, device) for start in (0, *range(2, config.groups))]
+    return [_place(config, rows, start, 1 if start else 2, table) for start in (0, *range(2, config.groups))]
 
 
 class FrameAttention(nn.Module):
     """Grouped-query attention with normalised queries and keys.
 
-    The norms' weights are multiplied into the rotary factors of each head: both together are a few operations.
+    For PyTorch the norms' weights are multiplied into the rotary factors of each head: fewer operations do both.
     """
 
     def __init__(self, config: DenseDecoderConfig) -> None:
@@ -59,14 +61,15 @@ class FrameAttention(nn.Module):
         self._turning = config.heads + config.kv_heads
         self._kernels: Kernels | None = current_kernels()
         self._ones = torch.empty(0)
+        self._weights = torch.empty(0)  # [turning, head_dim]: of both norms, head by head
         self._cos = torch.empty(0)  # [groups, turning, head_dim]
         self._sin = torch.empty(0)
-        self._turns: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def prepare(self, table: RotaryTable) -> None:
         """Make the rotary factors of `groups` positions: once, after the weights are there."""
         heads = [(self.query_norm, self.config.heads), (self.key_norm, self.config.kv_heads)]
-        weights = torch.cat([norm.weight.expand(count, -1) for norm, count in heads])  # [turning, head_dim]
+        weights = torch.cat([norm.weight.expand(count, -1) for norm, count in heads])
+        self._weights = weights
         self._ones = torch.ones_like(self.query_norm.weight)
         self._cos = table.cos[:, None] * weights
         self._sin = table.sin[:, None] * weights.roll(self.config.head_dim // 2, -1)
@@ -98,30 +101,24 @@ class FrameAttention(nn.Module):
 
     def _compiled(self, kernels: Kernels, heads: torch.Tensor, cache: torch.Tensor, place: Place) -> torch.Tensor:
         """`[rows * tokens, heads, head_dim]`: every row is a page of the cache."""
-        turned = kernels.rms_norm(heads[:, : self._turning], self._ones, self.config.eps)
-        kernels.rotate(turned.view(-1, 1, self.config.head_dim), *self._turn(cache.shape[1], place))
-        heads[:, : self._turning] = turned
+        turning = heads[:, : self._turning]
+        torch.mul(kernels.rms_norm(turning, self._ones, self.config.eps), self._weights, out=turning)
+        kernels.rotate(turning, place.cos, place.sin)
         queries, keys, values = heads.tensor_split((self.config.heads, self._turning), 1)
         return kernels.paged_decode(
             queries, keys, values, cache, place.slots, place.pages, place.lengths, self.config.head_dim**-0.5
         )
 
-    def _turn(self, rows: int, place: Place) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines of each head of each token, `[rows * tokens * turning, 1, head_dim]`."""
-        key = (rows, place.start)
-        if key not in self._turns:
-            span = slice(place.start, place.stop)
-            cos, sin = (each[span].expand(rows, -1, -1, -1) for each in (self._cos, self._sin))
-            self._turns[key] = (cos.reshape(-1, 1, cos.shape[-1]), sin.reshape(-1, 1, sin.shape[-1]))
-        return self._turns[key]
 
-
-def _place(config: DenseDecoderConfig, rows: int, start: int, tokens: int, device: torch.device) -> Place:
+def _place(config: DenseDecoderConfig, rows: int, start: int, tokens: int, table: RotaryTable) -> Place:
+    device = table.cos.device
     row = torch.arange(rows, device=device).repeat_interleave(tokens)
     position = torch.arange(start, start + tokens, device=device)
     mask = None
     if tokens > 1:
         seen = position[:, None] >= torch.arange(start + tokens, device=device)
-        mask = seen.repeat(config.heads // config.kv_heads, 1, 1).transpose(0, 1).flatten(0, 1)
+        mask = seen.repeat_interleave(config.heads // config.kv_heads, 0)
     positions = position.repeat(rows)
-    return Place(start, tokens, mask, row * config.groups + positions, row[:, None].contiguous(), positions + 1)
+    cos, sin = table.at(positions)
+    slots = row * config.groups + positions
+    return Place(start, tokens, mask, cos, sin, slots, row[:, None].contiguous(), positions + 1)

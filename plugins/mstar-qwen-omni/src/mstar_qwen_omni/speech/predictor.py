@@ -54,20 +54,23 @@ class CodePredictor(nn.Module):
         self.blocks = nn.ModuleList(PredictorBlock(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden, config.eps)
         self.heads = nn.ModuleList(Linear(config.hidden, [config.vocab]) for _ in range(self.residuals))
+        self._rotary: RotaryTable | None = None
         self._places: dict[int, list[Place]] = {}
 
     def prepare(self) -> None:
         """Compute what does not depend on the frame: once, after the weights are there."""
         config, tables = self.config, self.tables
-        rotary = RotaryTable(config.head_dim, config.theta, config.groups, device=tables.device, dtype=tables.dtype)
+        table = RotaryTable(config.head_dim, config.theta, config.groups, device=tables.device, dtype=tables.dtype)
+        self._rotary = table
         for module in self.modules():
             if isinstance(module, FrameAttention):
-                module.prepare(rotary)
+                module.prepare(table)
 
     def forward(
         self, hidden: torch.Tensor, first: torch.Tensor, sample: SampleGroup
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The residual codes `[rows, groups - 1]` of one frame, and the sum of their embeddings `[rows, hidden]`.
+        """The residual codes `[rows, groups - 1]` of one frame, and the sum of their embeddings, float32 `[rows,
+        hidden]`.
 
         hidden: the talker's state that the first code was sampled from, `[rows, hidden]`; first: that code's embedding.
         """
@@ -77,8 +80,8 @@ class CodePredictor(nn.Module):
         x = torch.stack([hidden, first], 1).flatten(0, 1)  # [rows * 2, hidden]
         tables = self.tables.view(self.residuals, config.vocab, config.hidden)
         codes: list[torch.Tensor] = []
-        total = torch.zeros_like(first)
-        for group, place in enumerate(self._places_of(rows, hidden.device)):
+        total = torch.zeros_like(first, dtype=torch.float32)
+        for group, place in enumerate(self._places_of(rows)):
             states = self._run(x, cache, place)
             states = states[1::2] if place.tokens == 2 else states  # [rows, hidden]
             codes.append(sample(self.heads[group](self.norm(states)).float(), group))
@@ -86,9 +89,10 @@ class CodePredictor(nn.Module):
             total += x
         return torch.stack(codes, 1), total
 
-    def _places_of(self, rows: int, device: torch.device) -> list[Place]:
+    def _places_of(self, rows: int) -> list[Place]:
+        assert self._rotary is not None, "prepare() was not called"
         if rows not in self._places:
-            self._places[rows] = frame_places(self.config, rows, device)
+            self._places[rows] = frame_places(self.config, rows, self._rotary)
         return self._places[rows]
 
     def _run(self, x: torch.Tensor, cache: torch.Tensor, place: Place) -> torch.Tensor:

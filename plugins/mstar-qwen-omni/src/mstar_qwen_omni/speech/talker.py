@@ -12,6 +12,7 @@ from torch import nn
 
 from mstar_core.engines.step import Step
 from mstar_core.engines.weights import Weights, load_weights
+from mstar_core.errors import CheckpointError
 from mstar_core.nn.linear import Linear, pack
 from mstar_qwen_omni.config import QwenOmniConfig, TalkerConfig
 from mstar_qwen_omni.decoder import Decoder
@@ -94,7 +95,7 @@ class Talker(nn.Module):
         first = sample(self.head(hidden).float())  # [rows]
         embedded = F.embedding(first, self.embedding)
         residual, total = self.predictor(hidden, embedded, sample_group)
-        return torch.cat([first[:, None], residual], 1), embedded + total
+        return torch.cat([first[:, None], residual], 1), (embedded + total).to(x.dtype)
 
 
 class AssistantRows:
@@ -136,6 +137,8 @@ def _with_codec(text: torch.Tensor, codec: torch.Tensor) -> torch.Tensor:
 def _embeddings(directory: Path, ids: list[int], like: Talker) -> torch.Tensor:
     """Rows of the thinker's table, `[ids, thinker_hidden]`, in the talker's dtype and on its device."""
     weights = Weights.open(directory)
+    if _THINKER_EMBEDDING not in weights.shapes:
+        raise CheckpointError(f"{directory}: {_THINKER_EMBEDDING} is missing, of which the talker needs some rows")
     rows = like.embedding.new_empty(len(ids), like.config.thinker_hidden)
     whole = slice(None)
     weights.read_all(

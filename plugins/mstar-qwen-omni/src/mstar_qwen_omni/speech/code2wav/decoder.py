@@ -96,8 +96,10 @@ class Code2Wav(nn.Module):
         past = torch.tensor([stream.frames for stream in streams], device=codes.device)
         samples = self._sound(self.transformer(hidden, past, memory).mT, memory)
         after = memory.after()
-        kept = [after] if batch == 1 else [row.clone()[None] for row in after]
-        return samples, [Stream(stream.frames + frames, kept[index][0]) for index, stream in enumerate(streams)]
+        # A stream must not keep the memories of the whole batch alive.
+        kept = list(after) if batch == 1 else [row.clone() for row in after]
+        stands = [Stream(stream.frames + frames, row) for stream, row in zip(streams, kept, strict=True)]
+        return samples, stands
 
     def whole(self, codes: torch.Tensor) -> torch.Tensor:
         """All samples `[samples]` of frames `[frames, groups]`."""
