@@ -82,6 +82,8 @@ class Server:
     service: Service
     url: str
     http: httpx.Client
+    others: frozenset[int]
+    """Processes of servers of other tests."""
 
     def submit(self, **params):
         return self.service.submit("scripted", [Text("Hello.")], params)
@@ -116,7 +118,7 @@ class Server:
 
     def parties(self) -> dict[str, int]:
         """The process of each party, by its title: "conductor", "worker reading", ..."""
-        return {title: pid for pid, title in children(os.getpid())}
+        return {title: pid for pid, title in children(os.getpid()) if pid not in self.others}
 
     def kill(self, *titles: str) -> None:
         parties = self.parties()
@@ -169,6 +171,11 @@ def thread_count(pid: int) -> int:
     return sum(not thread.name.startswith(("asyncio_", "AnyIO")) for thread in threading.enumerate())
 
 
+def child_processes() -> frozenset[int]:
+    """Of this process."""
+    return frozenset(pid for pid, _ in children(os.getpid()))
+
+
 @contextmanager
 def installed(directory: Path) -> Iterator[Registry]:
     """The scripted model as a plugin installed there, which processes find that start meanwhile."""
@@ -182,13 +189,14 @@ def installed(directory: Path) -> Iterator[Registry]:
 @contextmanager
 def served(directory: Path, fields: dict | None = None) -> Iterator[Server]:
     placement = Placement.model_validate(THREE_WORKERS | (fields or {}))
+    others = child_processes()
     with (
         installed(directory) as registry,
         Service.start(["scripted"], registry=registry, placement=placement, processes=True) as service,
         http_server(service, ServerSettings(port=0, drain_s=5, stall_s=STALL_S)) as url,
         httpx.Client(base_url=url, timeout=PATIENCE_S) as http,
     ):
-        yield Server(service, url, http)
+        yield Server(service, url, http, others)
 
 
 @pytest.fixture(scope="session")
@@ -197,11 +205,11 @@ def serve(tmp_path_factory):
 
     @contextmanager
     def start(fields: dict | None = None) -> Iterator[Server]:
-        before = (sorted(os.listdir("/dev/shm")), footprint(os.getpid()))
+        before, held = (child_processes(), sorted(os.listdir("/dev/shm"))), footprint(os.getpid())
         with served(tmp_path_factory.mktemp("site-packages"), fields) as server:
             yield server
-        assert not list(children(os.getpid()))
-        assert wait_for(lambda: (sorted(os.listdir("/dev/shm")), footprint(os.getpid())) == before)
+        assert wait_for(lambda: (child_processes(), sorted(os.listdir("/dev/shm"))) == before)
+        assert wait_for(lambda: held.covers(footprint(os.getpid()))), (held, footprint(os.getpid()))
 
     return start
 
