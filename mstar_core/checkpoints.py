@@ -7,9 +7,11 @@ installed package). What a user may ask for: a name on the model's card, a local
 from __future__ import annotations
 
 import importlib.resources
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mstar_core.errors import CheckpointError, nearest
 
@@ -18,6 +20,8 @@ CONFIGURATION_FILES = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja")
 
 WEIGHT_FILES = ("*.safetensors",)
 """Weights that hold tensors and nothing else."""
+
+Config = TypeVar("Config")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
 _PACKAGED = re.compile(r"([A-Za-z_][\w.]*):([^/\\].*)")
@@ -52,6 +56,23 @@ def checkpoint_directory(
             f" valid: {', '.join(sources)}, a local directory, or a hub id 'owner/name'"
         )
     return _downloaded(source, (*CONFIGURATION_FILES, *(WEIGHT_FILES if weights else ()), *extra_files), model)
+
+
+def read_config(path: Path, parse: Callable[[Mapping[str, Any]], Config]) -> Config:
+    """A JSON object through `parse`.
+
+    What `parse` raises becomes a `CheckpointError` that names the file, and the missing key where it is a KeyError.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
+    try:
+        return parse(values)
+    except KeyError as error:
+        raise CheckpointError(f"{path}: the key {error} is missing") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def _packaged(package: str, relative: str, subject: str) -> Path:

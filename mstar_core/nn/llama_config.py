@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mstar_core.errors import CheckpointError
+from mstar_core.checkpoints import read_config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +31,7 @@ class LlamaConfig:
     @classmethod
     def read(cls, directory: Path) -> LlamaConfig:
         """Read `directory/config.json`; raises `CheckpointError` that names the file and key."""
-        path = directory / "config.json"
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
-        try:
-            return cls.parse(values)
-        except KeyError as error:
-            raise CheckpointError(f"{path}: the key {error} is missing") from error
-        except ValueError as error:
-            raise CheckpointError(f"{path}: {error}") from error
+        return read_config(directory / "config.json", cls.parse)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> LlamaConfig:

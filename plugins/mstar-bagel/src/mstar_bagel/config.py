@@ -8,13 +8,12 @@ of other sizes says so in its `config.json`: by `vae_transform`, `vit_transform`
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mstar_core.errors import CheckpointError
+from mstar_core.checkpoints import read_config
 
 _Config = TypeVar("_Config")
 
@@ -219,12 +218,12 @@ class BagelConfig:
     @classmethod
     def read(cls, checkpoint: Path) -> BagelConfig:
         """Read a checkpoint directory; raises `CheckpointError` that names the file and what is missing or wrong."""
-        root = _own(_read(checkpoint / "config.json", dict))
-        sizes = _read(checkpoint / "config.json", lambda _: _sizes(root))
+        root = _own(read_config(checkpoint / "config.json", dict))
+        sizes = read_config(checkpoint / "config.json", lambda _: _sizes(root))
         side = sizes.pop("vit_side", 70)
         return cls(
-            llm=_read(checkpoint / "llm_config.json", LlmConfig.parse),
-            vit=_read(checkpoint / "vit_config.json", lambda values: VitConfig.parse(values, side)),
+            llm=read_config(checkpoint / "llm_config.json", LlmConfig.parse),
+            vit=read_config(checkpoint / "vit_config.json", lambda values: VitConfig.parse(values, side)),
             ids=_special_ids(checkpoint, root),
             **sizes,
         )
@@ -259,8 +258,8 @@ def _special_ids(checkpoint: Path, root: Mapping[str, Any]) -> SpecialIds:
     """From the tokenizer's added tokens by name; from `config.json` where there is no tokenizer."""
     path = checkpoint / "tokenizer.json"
     if not path.is_file():
-        return _read(checkpoint / "config.json", lambda _: _given_ids(root))
-    return _read(path, _tokenizer_ids)
+        return read_config(checkpoint / "config.json", lambda _: _given_ids(root))
+    return read_config(path, _tokenizer_ids)
 
 
 def _given_ids(root: Mapping[str, Any]) -> SpecialIds:
@@ -274,16 +273,3 @@ def _tokenizer_ids(values: Mapping[str, Any]) -> SpecialIds:
     if missing:
         raise ValueError(f"is no BAGEL tokenizer: among its added tokens is no {', no '.join(missing)}")
     return SpecialIds(**{name: added[content] for name, (content, _) in _SPECIAL.items()})
-
-
-def _read(path: Path, parse: Callable[[Mapping[str, Any]], _Config]) -> _Config:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
-    try:
-        return parse(values)
-    except KeyError as error:
-        raise CheckpointError(f"{path}: the key {error} is missing") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: {error}") from error

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
-
-from mstar_core.errors import CheckpointError
+from typing import TypeVar
 
 _Config = TypeVar("_Config")
 
@@ -72,17 +67,3 @@ class PatchConfig:
     def tokens(self) -> int:
         """Tokens of one temporal slot."""
         return self.rows * self.columns
-
-
-def read_config(path: Path, parse: Callable[[Mapping[str, Any]], _Config]) -> _Config:
-    """A JSON file through `parse`; raises `CheckpointError` that names the file and what is missing or wrong."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
-    try:
-        return parse(values)
-    except KeyError as error:
-        raise CheckpointError(f"{path}: the key {error} is missing") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: {error}") from error

@@ -5,12 +5,12 @@ Both spellings of `config.json` are read: that of the published checkpoint, and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mstar_core.checkpoints import read_config
 from mstar_core.errors import CheckpointError
 from mstar_qwen_omni.config.decoders import DecoderConfig
 from mstar_qwen_omni.config.encoders import AudioConfig, VisionConfig
@@ -36,7 +36,6 @@ class QwenOmniConfig:
     @classmethod
     def read(cls, checkpoint: Path) -> QwenOmniConfig:
         """Read a checkpoint directory; raises `CheckpointError` that names the file and what is missing or wrong."""
-        values = _json(checkpoint / "config.json")
         try:
             words = vocabulary(checkpoint)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -44,12 +43,8 @@ class QwenOmniConfig:
                 f"{checkpoint}: no tokenizer can be read from tokenizer.json, nor from vocab.json with "
                 f"tokenizer_config.json: {error}"
             ) from error
-        try:
-            config = cls.parse(values, words, _stops(checkpoint / "generation_config.json"))
-        except KeyError as error:
-            raise CheckpointError(f"{checkpoint / 'config.json'}: the key {error} is missing") from error
-        except (TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"{checkpoint / 'config.json'}: {error}") from error
+        stops = _stops(checkpoint / "generation_config.json")
+        config = read_config(checkpoint / "config.json", lambda values: cls.parse(values, words, stops))
         config.check(checkpoint)
         return config
 
@@ -90,19 +85,11 @@ class QwenOmniConfig:
             )
 
 
-def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        values: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
-    return values
-
-
 def _stops(path: Path) -> tuple[int, ...]:
     """The ids that end a reply, of which the file may name one or several; none without the file."""
     if not path.is_file():
         return ()
-    given = _json(path).get("eos_token_id")
+    given = read_config(path, lambda values: values.get("eos_token_id"))
     if given is None:
         return ()
     return tuple(given) if isinstance(given, list) else (given,)

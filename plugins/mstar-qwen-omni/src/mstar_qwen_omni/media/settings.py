@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mstar_core.errors import CheckpointError
+from mstar_core.checkpoints import read_config
 
 _FILE = "preprocessor_config.json"
 
@@ -67,13 +66,7 @@ class MediaSettings:
     @classmethod
     def read(cls, checkpoint: Path) -> MediaSettings:
         """Read a checkpoint directory; raises `CheckpointError` that names the file and what is missing or wrong."""
-        path = checkpoint / _FILE
-        try:
-            return cls.parse(json.loads(path.read_text(encoding="utf-8")))
-        except KeyError as error:
-            raise CheckpointError(f"{path}: the key {error} is missing") from error
-        except (OSError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path}: {error}") from error
+        return read_config(checkpoint / _FILE, cls.parse)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> MediaSettings:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mstar_vjepa.config import CHANNELS, MEAN, STD, PatchConfig, TowerConfig, read_config
+from mstar_core.checkpoints import read_config
+from mstar_vjepa.config import CHANNELS, MEAN, STD, PatchConfig, TowerConfig
 
 _HEAD = "VJEPA2ForVideoClassification"
 

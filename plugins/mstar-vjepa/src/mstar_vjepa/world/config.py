@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mstar_core.checkpoints import read_config
 from mstar_core.errors import CheckpointError
-from mstar_vjepa.config import CHANNELS, PatchConfig, TowerConfig, read_config
+from mstar_vjepa.config import CHANNELS, PatchConfig, TowerConfig
 
 ACTION = 7
 """Numbers of an action and of a pose: x, y, z, three Euler angles, gripper."""
