@@ -71,23 +71,22 @@ def test_the_bundled_checkpoint_is_the_default_and_writes_characters(service, an
     assert end.usage["output_tokens"] == 12
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        [Image(PICTURE), Text("What is it?")],
-        [Audio(NOISE, 44100), Text("What is said?")],
-        [Video(PICTURE[None].repeat(5, 0), 4.0, Audio(NOISE, 44100)), Text("What happens?")],
-        [
-            Text("Be brief.", role="system"),
-            Image(PICTURE),
-            Audio(NOISE, 44100),
-            Text("A picture and a sound.", role="assistant"),
-            Video(PICTURE[None].repeat(5, 0), 4.0),
-            Text("And now?"),
-        ],
+SHOWN = {
+    "image": [Image(PICTURE), Text("What is it?")],
+    "audio": [Audio(NOISE, 44100), Text("What is said?")],
+    "video": [Video(PICTURE[None].repeat(5, 0), 4.0, Audio(NOISE, 44100)), Text("What happens?")],
+    "conversation": [
+        Text("Be brief.", role="system"),
+        Image(PICTURE),
+        Audio(NOISE, 44100),
+        Text("A picture and a sound.", role="assistant"),
+        Video(PICTURE[None].repeat(5, 0), 4.0),
+        Text("And now?"),
     ],
-    ids=["image", "audio", "video", "conversation"],
-)
+}
+
+
+@pytest.mark.parametrize("content", SHOWN.values(), ids=SHOWN)
 def test_what_is_shown_and_said_changes_the_answer_in_text_and_speech(answer, content):
     text, samples, end = answer(*content, outputs=("text", "audio"), max_audio_frames=6, use_audio_in_video=True)
     words = [piece for piece in content if isinstance(piece, Text)]
@@ -95,6 +94,16 @@ def test_what_is_shown_and_said_changes_the_answer_in_text_and_speech(answer, co
     assert (len(samples) + MISSING) % FRAME == 0
     assert np.abs(samples).max() <= 1
     assert end.usage["output_tokens"] == 12
+
+
+def test_a_request_gives_the_same_again_after_others_of_every_kind(answer):
+    kinds = [([Text("Hi.")], ("text",)), *((content, ("text", "audio")) for content in SHOWN.values())]
+
+    def all_of_them():
+        answers = (answer(*content, outputs=outputs, max_audio_frames=4) for content, outputs in kinds)
+        return [(text, samples.tobytes()) for text, samples, _ in answers]
+
+    assert all_of_them() == all_of_them()
 
 
 def test_speech_alone_may_be_asked_for(answer):

@@ -66,6 +66,15 @@ def test_a_seed_gives_the_same_picture_again_and_another_seed_another(paint):
     assert differ(first, paint("1 2", seed=8))
 
 
+def test_a_request_gives_the_same_again_after_others_of_every_kind(service, ask):
+    def all_of_them():
+        answers = [ask(service, content, **params) for content, params in LOAD]
+        answers.append(ask(service, *TALK, max_tokens=6))
+        return [(answer.text, [picture.tobytes() for picture in answer.pictures]) for answer in answers]
+
+    assert all_of_them() == all_of_them()
+
+
 @pytest.mark.parametrize(
     "change",
     [{"text_scale": 1.0}, {"timestep_shift": 1.0}, {"renorm": "channel"}, {"interval_start": 0.9}, {"renorm_min": 1.0}],
