@@ -53,7 +53,7 @@ class KVCacheEngine(Engine):
         self.run_ahead = frozenset(node.run_ahead)
         pages = settings.kv_tokens // settings.page_tokens
         self.backend = make_backend(
-            attention or default_backend(context.device, compiled=settings.compile),
+            attention or default_backend(node.kv, context.device, context.dtype, compiled=settings.compile),
             node.kv,
             pages=pages,
             page_size=settings.page_tokens,

@@ -88,8 +88,9 @@ class BatchPlace(_Strict):
 class NodeGroup(_Strict):
     """Nodes of one model that run on one worker in the same way. `model` may be left out where one model is served.
 
-    `compile` runs decode steps faster: on a CPU with kernels compiled on this machine, which needs a C++ compiler; on
-    CUDA from recorded graphs. With several workers each is a replica, and a request gets the one with the fewest.
+    `compile` runs steps faster: on a CPU with kernels compiled on this machine, which needs a C++ compiler; on CUDA
+    from recorded graphs. `auto` compiles kernels for a CPU where they never slow a step down and there is a compiler.
+    With several workers each is a replica, and a request gets the one with the fewest.
     """
 
     nodes: tuple[str, ...] = Field(min_length=1, strict=False)
@@ -99,7 +100,7 @@ class NodeGroup(_Strict):
     dtype: Dtype = "auto"
     kv: KVPlace = KVPlace()
     batch: BatchPlace = BatchPlace()
-    compile: bool = False
+    compile: bool | Literal["auto"] = "auto"
     tp: int = Field(default=1, ge=1)
 
     @property

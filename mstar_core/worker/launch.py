@@ -10,6 +10,7 @@ import torch
 
 from mstar_core.engines.base import BatchLimits, Engine, EngineSettings, NodeContext
 from mstar_core.engines.build import build_engine
+from mstar_core.engines.kernels import kernels_pay
 from mstar_core.spec.graph import Node
 from mstar_core.spec.layout import layout_of
 from mstar_core.spec.model import ModelSpec
@@ -116,6 +117,11 @@ def _load_node(node: Node, source: ModelSource, placement: Placement, group: Nod
         kv_tokens=group.kv.tokens,
         page_tokens=group.kv.page,
         batch=BatchLimits(requests=group.batch.requests, tokens=group.batch.tokens),
-        compile=group.compile,
+        compile=_compiles(group, device, dtype),
     )
     return build_engine(source.engines[node.engine], context, settings)
+
+
+def _compiles(group: NodeGroup, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a group's steps are compiled."""
+    return device.type == "cpu" and kernels_pay(dtype) if group.compile == "auto" else group.compile

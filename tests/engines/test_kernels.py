@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from mstar_core.engines import kernels as module
+from mstar_core.engines.attention import default_backend
+from mstar_core.engines.attention.base import KVLayout
 from mstar_core.engines.kernels import COMPILERS, compiled_kernels, current_kernels, use_kernels
 from mstar_core.errors import ConfigurationError
 from mstar_core.nn.linear import Linear
@@ -129,3 +131,35 @@ def test_compiling_when_done_before_then_the_library_is_reused(monkeypatch, tmp_
     made = library.stat().st_mtime_ns
     compiled_kernels.__wrapped__()
     assert library.stat().st_mtime_ns == made
+
+
+@pytest.fixture
+def pay():
+    """`kernels_pay` without what it remembers."""
+    return module.kernels_pay.__wrapped__
+
+
+@needs_compiler
+def test_kernels_pay_for_types_that_they_take_where_nothing_else_is_faster(monkeypatch, pay, kernels):
+    monkeypatch.setattr(module, "_processor", lambda: "flags : avx512f avx512_bf16")
+    assert pay(torch.float32) == pay(torch.bfloat16) == (kernels.block > 0)
+    assert not pay(torch.float16)
+    monkeypatch.setattr(module, "_processor", lambda: "flags : avx512f amx_tile amx_bf16")
+    assert pay(torch.float32) == (kernels.block > 0)
+    assert not pay(torch.bfloat16)
+
+
+def test_kernels_do_not_pay_without_a_compiler_and_the_log_says_so(monkeypatch, pay, caplog):
+    monkeypatch.setattr(module, "compiled_kernels", compiled_kernels.__wrapped__)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with caplog.at_level("INFO"):
+        assert not pay(torch.float32)
+    assert "steps are not compiled: compiling needs a C++ compiler, and CXX=no-such-compiler" in caplog.text
+
+
+def test_attention_is_compiled_where_the_kernels_take_the_heads():
+    cpu, float32 = torch.device("cpu"), torch.float32
+    fitting, odd = (KVLayout(layers=1, kv_heads=1, head_dim=size) for size in (32, 24))
+    assert default_backend(fitting, cpu, float32, compiled=True) == "compiled"
+    assert default_backend(fitting, cpu, float32) == default_backend(odd, cpu, float32, compiled=True) == "torch"
+    assert default_backend(fitting, cpu, torch.float16, compiled=True) == "torch"

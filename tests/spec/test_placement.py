@@ -49,6 +49,7 @@ def test_a_whole_file_is_read(toy):
 def test_nodes_and_models_that_are_not_named_have_the_defaults(toy):
     placement = parse_placement(WHOLE, "place.yaml")
     assert layout_of(toy.model(), placement).nodes_on("main")["reader"].dtype == "auto"
+    assert layout_of(toy.model(), placement).nodes_on("main")["reader"].compile == "auto"
     assert placement.model("other").checkpoint is None
     assert parse_placement("", "place.yaml") == Placement()
 

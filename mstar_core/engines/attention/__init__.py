@@ -8,6 +8,7 @@ import torch
 
 from mstar_core._resolve import resolve
 from mstar_core.engines.attention.base import AttentionBackend, KVLayout
+from mstar_core.engines.kernels import attends
 
 CORE_BACKENDS = {
     "compiled": "mstar_core.engines.attention.compiled_backend:CompiledAttention",
@@ -16,11 +17,12 @@ CORE_BACKENDS = {
 }
 
 
-def default_backend(device: torch.device, *, compiled: bool = False) -> str:
-    """FlashInfer on CUDA devices; elsewhere PyTorch alone, or with compiled kernels where steps are compiled."""
+def default_backend(layout: KVLayout, device: torch.device, dtype: torch.dtype, *, compiled: bool = False) -> str:
+    """FlashInfer on CUDA devices; elsewhere PyTorch alone, or with compiled kernels where steps are compiled and the
+    kernels take such heads."""
     if device.type == "cuda":
         return "flashinfer"
-    return "compiled" if compiled and device.type == "cpu" else "torch"
+    return "compiled" if compiled and device.type == "cpu" and attends(dtype, layout.head_dim) else "torch"
 
 
 def make_backend(
