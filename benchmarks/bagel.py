@@ -1,6 +1,6 @@
 """Pictures, edits and answers of BAGEL beside the reference's way of computing them, in alternating rounds.
 
-    python benchmarks/bagel.py [--tasks paint,edit,answer] [--batches 1,4] [--dtypes bfloat16,float32] [--compile]
+    python benchmarks/bagel.py [--tasks paint,edit,answer] [--batches 1,4] [--dtypes bfloat16,float32]
                                [--rounds 3] [--steps 50] [--json FILE]
 
 A middle size, random weights: language model of width 512, 6 layers, 8 heads, 2 KV heads; the ViT and the
@@ -11,10 +11,10 @@ autoencoder of the recorded cases. Prompts of 20 ids, pictures of 128 x 128, one
     answer  a picture and a prompt, then 32 ids of text, greedily
 
 *Reference* is the loop of `bagel_reference.py`; of several requests it runs one after the other, as its interface has
-it. *System* is M* as served, from the requests to the last output at the callers; with `--compile` its language model
-is placed with `compile: true`. Language models are in `dtype` (bfloat16 is what is published), the rest is in float32.
-Both begin with the same noise, and before the clock runs their pictures and texts are compared. Figures are medians
-over the rounds; ratios are of CPU seconds of the process, which hardly depend on what else the machine does.
+it. *System* is M* as served, from the requests to the last output at the callers. Language models are in `dtype`
+(bfloat16 is what is published), the rest is in float32. Both begin with the same noise, and before the clock runs their
+pictures and texts are compared. Figures are medians over the rounds; ratios are of CPU seconds of the process, which
+hardly depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class SystemPeer:
 
     name = "system"
 
-    def __init__(self, directory: Path, dtype: Dtype, steps: int, batch: int, *, compiled: bool) -> None:
-        group = NodeGroup(nodes=("llm",), dtype=dtype, compile=compiled, kv=KVPlace(tokens=1024 * batch))
+    def __init__(self, directory: Path, dtype: Dtype, steps: int, batch: int) -> None:
+        group = NodeGroup(nodes=("llm",), dtype=dtype, kv=KVPlace(tokens=1024 * batch))
         placement = Placement(workers={"main": WorkerPlace(device="cpu", threads=1)}, groups=(group,))
         self._engine = Engine("bagel", checkpoint=directory, placement=placement, registry=registry_with(plugin))
         self._clients = ThreadPoolExecutor(batch)
@@ -252,7 +252,6 @@ def main() -> None:
     parser.add_argument("--tasks", default="paint,edit,answer")
     parser.add_argument("--batches", default="1,4")
     parser.add_argument("--dtypes", default="bfloat16,float32")
-    parser.add_argument("--compile", action="store_true", help="place the language model with compile: true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--json", type=Path, default=RESULTS, help="where to write the figures")
@@ -265,8 +264,7 @@ def main() -> None:
         results = []
         for dtype in arguments.dtypes.split(","):
             reference = ReferencePeer(directory, dtype, arguments.steps)
-            system = SystemPeer(directory, dtype, arguments.steps, max(batches), compiled=arguments.compile)
-            with closing(system):
+            with closing(SystemPeer(directory, dtype, arguments.steps, max(batches))) as system:
                 results += [
                     compare(task, batch, dtype, (reference, system), arguments.rounds)
                     for task in arguments.tasks.split(",")

@@ -1,11 +1,12 @@
 """Llama decode beside transformers' `generate`, on one machine, in alternating rounds.
 
-    python benchmarks/llama_decode.py [--batches 1,4,16] [--rounds 5] [--threads 2] [--compile] [--json FILE]
+    python benchmarks/llama_decode.py [--batches 1,4,16] [--rounds 5] [--threads 2] [--uncompiled] [--json FILE]
 
 The model is the "mid" configuration with random bfloat16 weights: 12 layers, hidden 768, 12 heads on 4 key heads, MLP
 2048, 32,000 ids, untied head; 191 MiB are read per step. Prompts have 64 ids, every request decodes greedily. A
 round times, for each peer in turn, a long and a one-token generation of the same prompts; their difference is decoding
-alone. Absolute numbers drift on shared machines: only ratios within a run mean something.
+alone. Steps are compiled, as they are by default on a CPU. Absolute numbers drift on shared machines: only ratios
+within a run mean something.
 """
 
 from __future__ import annotations
@@ -160,8 +161,8 @@ class DecodeNode(KVNode):
 class EnginePeer:
     """The KV cache engine by itself: collect, run and finish in turn, with sampling and paging, without a worker."""
 
-    def __init__(self, directory: Path, *, compile: bool = False, temperature: float = 0.0) -> None:
-        self.name = "engine, compiled" if compile else "engine"
+    def __init__(self, directory: Path, *, compiled: bool = True, temperature: float = 0.0) -> None:
+        self.name = "engine" if compiled else "engine, not compiled"
         self._params = {"temperature": temperature}
         self._keys = iter(range(1, 1 << 30))
         node = Node(
@@ -172,7 +173,7 @@ class EnginePeer:
             factory=DecodeNode,
         )
         context = NodeContext(node=node, config=None, checkpoint=directory, device=CPU, dtype=torch.bfloat16)
-        settings = EngineSettings(kv_tokens=16384, page_tokens=16, compile=compile)
+        settings = EngineSettings(kv_tokens=16384, page_tokens=16, compile=compiled)
         self.engine = build_engine(CORE_ENGINES["kv_cache"], context, settings)
 
     def generate(self, prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:
@@ -221,10 +222,10 @@ class ServedNode(DecodeNode):
 class SystemPeer:
     """The whole system in one process, from `Engine` to the device thread; every id reaches the caller at once."""
 
-    def __init__(self, directory: Path, *, compile: bool = False) -> None:
-        self.name = "whole system, compiled" if compile else "whole system"
+    def __init__(self, directory: Path, *, compiled: bool = True) -> None:
+        self.name = "whole system" if compiled else "whole system, not compiled"
         kv = KVPlace(tokens=16384, page=16)
-        placement = Placement(groups=(NodeGroup(nodes=("lm",), compile=compile, kv=kv),))
+        placement = Placement(groups=(NodeGroup(nodes=("lm",), compile=compiled, kv=kv),))
         registry = registry_with(MidPlugin(ServedNode))
         self.engine = Engine("mid", checkpoint=directory, placement=placement, registry=registry)
 
@@ -302,7 +303,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--new", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--compile", action="store_true", help="also measure the engine with compiled steps")
+    parser.add_argument("--uncompiled", action="store_true", help="also measure without compiled steps")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "llama_decode.json")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -311,8 +312,8 @@ def main() -> None:
         write_mid_checkpoint(directory)
         peers: list[Peer] = [TransformersPeer(directory), EnginePeer(directory)]
         peers.append(SystemPeer(directory))
-        if arguments.compile:
-            peers += [EnginePeer(directory, compile=True), SystemPeer(directory, compile=True)]
+        if arguments.uncompiled:
+            peers += [EnginePeer(directory, compiled=False), SystemPeer(directory, compiled=False)]
         batches = [int(each) for each in arguments.batches.split(",")]
         results = measure(peers, batches, arguments.rounds, arguments.new)
     Console().print(table(results, "transformers"))

@@ -89,14 +89,14 @@ class TransformersPeer:
 
 
 class SystemPeer:
-    """M* in one process; all requests are there at once."""
+    """M* in one process; all requests are there at once. On a CPU steps are compiled unless it says otherwise."""
 
-    def __init__(self, directory: Path, *, compile: bool = False) -> None:
-        self.name = "M*, compiled" if compile else "M*"
+    def __init__(self, directory: Path, *, compiled: bool = True) -> None:
+        self.name = "M*" if compiled else "M*, not compiled"
         names = tuple(node.name for node in nodes(QwenOmniConfig.read(directory)))
         placement = Placement(
             workers={"main": WorkerPlace(device="cpu", threads=1)},
-            groups=(NodeGroup(nodes=names, worker="main", compile=compile),),
+            groups=(NodeGroup(nodes=names, worker="main", compile=compiled),),
         )
         self.engine = Engine(MODEL, checkpoint=directory, placement=placement, registry=registry_with(plugin))
 

@@ -94,7 +94,7 @@ def run(size: str, batches: Sequence[int], rounds: int, job: Job) -> tuple[list[
         directory = Path(name)
         write_checkpoint(directory, size)
         reference = TransformersPeer(directory)
-        systems = [SystemPeer(directory), SystemPeer(directory, compile=True)]
+        systems = [SystemPeer(directory), SystemPeer(directory, compiled=False)]
         for system in systems:
             stack.callback(system.close)
         peers: list[Peer] = [reference, *systems]
@@ -103,7 +103,7 @@ def run(size: str, batches: Sequence[int], rounds: int, job: Job) -> tuple[list[
         talkers: list[TalkerPeer | TransformersTalker] = [
             TransformersTalker(reference),
             TalkerPeer(directory),
-            TalkerPeer(directory, compile=True),
+            TalkerPeer(directory, compiled=False),
         ]
         return whole, measure_steps(size, talkers, batches, rounds, job)
 

@@ -66,12 +66,12 @@ class Clock:
 class TalkerPeer:
     """The talker in its engine, without a worker: prompts are read, then every request makes frames."""
 
-    def __init__(self, directory: Path, *, compile: bool = False) -> None:
-        self.name = "M*, compiled" if compile else "M*"
+    def __init__(self, directory: Path, *, compiled: bool = True) -> None:
+        self.name = "M*" if compiled else "M*, not compiled"
         self._config = QwenOmniConfig.read(directory)
         node = next(node for node in nodes(self._config) if node.name == "talker")
         context = NodeContext(node=node, config=self._config, checkpoint=directory, device=CPU, dtype=torch.float32)
-        settings = EngineSettings(kv_tokens=32768, compile=compile)
+        settings = EngineSettings(kv_tokens=32768, compile=compiled)
         self.engine = build_engine(CORE_ENGINES["kv_cache"], context, settings)
         talker: TalkerNode = self.engine.node  # type: ignore[attr-defined]
         modules = {"decoder": talker.model.decoder, "predictor": talker.model.predictor}
