@@ -9,6 +9,7 @@ import torch
 
 from mstar_bagel.config import BagelConfig
 from mstar_bagel.guidance import guide, guided, times
+from mstar_bagel.parameters import COMPARED
 from mstar_core.engines.base import Call, NodeContext
 from mstar_core.engines.stateless import StatelessNode
 
@@ -64,6 +65,10 @@ class Guidance(StatelessNode):
         for port in (f"velocity_{branch}", f"apart_{branch}"):
             if call.inputs[port] is not None:
                 return torch.as_tensor(call.inputs[port]).to(self._device)
+        if branch in call.request.params[COMPARED]:
+            raise RuntimeError(
+                f"the velocity of the context without {branch} is missing; guidance cannot do without it"
+            )
         return main
 
 

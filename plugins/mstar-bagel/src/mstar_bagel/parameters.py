@@ -24,6 +24,11 @@ _EDITING: Mapping[str, Any] = {"img_scale": 2.0, "interval_start": 0.0, "renorm"
 """The defaults that depend on whether pictures were given."""
 
 
+COMPARED = "compared"
+"""The key of a prepared request's parameters under which stand the contexts, `text` and `image`, that differ from the
+main one: its guidance must not do without them."""
+
+
 def resolved(params: Mapping[str, Any], *, editing: bool) -> dict[str, Any]:
     """A request's parameters with its task's defaults in the place of those that it does not set; no size yet."""
     defaults = _EDITING if editing else _PAINTING

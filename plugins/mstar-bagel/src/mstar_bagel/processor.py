@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mstar_bagel.config import BagelConfig
 from mstar_bagel.contents import Contents, Floats, sort_contents
-from mstar_bagel.parameters import DEFAULT_LENGTH, resolved
+from mstar_bagel.parameters import COMPARED, DEFAULT_LENGTH, resolved
 from mstar_bagel.prompts import THINK_TO_ANSWER, THINK_TO_PAINT
 from mstar_bagel.renderer import BagelRenderer
 from mstar_bagel.tokenizer import BagelTokenizer
@@ -44,7 +44,7 @@ class BagelProcessor:
             **self._thinking(settled),
             **self._noises(contents, settled, fitted),
         }
-        settled |= self._lengths(inputs, settled)
+        settled |= self._lengths(inputs, settled) | {COMPARED: _compared(contents, settled)}
         outputs = frozenset({"text" if contents.pictures else "image"})
         return Prepared(inputs=inputs, params=settled, outputs=outputs)
 
@@ -122,3 +122,11 @@ class BagelProcessor:
                 )
             lengths[name] = wanted
         return lengths
+
+
+def _compared(contents: Contents, params: Mapping[str, Any]) -> list[str]:
+    """Which contexts lack something that the main one has: the last text, the pictures, both of them the thought."""
+    text = params["think"] or isinstance(contents.items[-1], str)
+    image = (params["think"] or bool(contents.pictures)) and params["img_scale"] > 1
+    differ = {"text": text, "image": image}
+    return [name for name in differ if differ[name] and params["text_scale"] > 1]

@@ -1,6 +1,12 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from mstar_bagel.guidance import guide, guided, times
+from mstar_bagel.painter import Guidance
+from mstar_bagel.parameters import COMPARED
+
+from mstar_core.engines.base import Call, NodeRequest
 
 PARAMS = {
     "text_scale": 4.0,
@@ -56,3 +62,19 @@ def test_with_one_scale_pictures_do_not_matter_and_both_renorms_by_token_agree(v
     by = [guide(main, text, image, PARAMS | {"img_scale": 1.0, "renorm": each}) for each in ("channel", "text_channel")]
     torch.testing.assert_close(*by)
     torch.testing.assert_close(by[0], guide(main, text, 0 * image, PARAMS | {"img_scale": 1.0, "renorm": "channel"}))
+
+
+@pytest.mark.parametrize("branch", ["text", "image"])
+def test_a_velocity_that_guidance_compares_with_must_not_be_missing(velocities, branch):
+    """Without it the picture would look as if nothing had been asked for, and nobody would know why."""
+    main, text, image = velocities
+    given = {"velocity": main, "velocity_text": text, "apart_image": image, "latents": main}
+    ports = ("noise", "velocity_image", "apart_text", *given)
+    params = {**PARAMS, "steps": 5, "timestep_shift": 3.0, COMPARED: ["text", "image"]}
+    call = Call(NodeRequest(1, params, seed=0), "image_gen", {port: given.get(port) for port in ports}, step=1)
+    node = Guidance(SimpleNamespace(config=None, device=torch.device("cpu")))
+    (made,) = node.forward([call])
+    assert made["progress"].tolist() == [1, 4]
+    call.inputs.pop({"text": "velocity_text", "image": "apart_image"}[branch])
+    with pytest.raises(RuntimeError, match=f"the context without {branch} is missing"):
+        node.forward([Call(call.request, call.walk, {port: call.inputs.get(port) for port in ports}, step=1)])

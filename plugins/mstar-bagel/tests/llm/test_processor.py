@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from mstar_bagel import plugin
+from mstar_bagel.parameters import COMPARED
 from mstar_bagel.processor import BagelProcessor
 from mstar_bagel.tokenizer import BagelTokenizer
 
@@ -140,3 +141,19 @@ def test_a_thought_ends_where_the_model_ended_it(tiny):
 def test_a_checkpoint_without_a_tokenizer_is_refused_with_the_file(fixture_dir, config):
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         BagelProcessor(config.values, fixture_dir)
+
+
+@pytest.mark.parametrize(
+    ("content", "params", "compared"),
+    [
+        (["1 2"], {}, ["text"]),
+        (["1 2"], {"img_scale": 2.0}, ["text"]),
+        ([PHOTO, "1 2"], {}, ["text", "image"]),
+        ([PHOTO, "1 2"], {"img_scale": 1.0}, ["text"]),
+        (["1 2", PHOTO], {}, ["image"]),
+        (["1 2"], {"think": True, "img_scale": 2.0}, ["text", "image"]),
+        ([PHOTO, "1 2"], {"text_scale": 1.0}, []),
+    ],
+)
+def test_guidance_needs_the_contexts_that_differ_from_the_main_one(prepare, content, params, compared):
+    assert prepare(*content, **params).params[COMPARED] == compared
