@@ -213,6 +213,7 @@ def compiled_kernels() -> Kernels:
     compiler = _compiler()
     library = _cache_directory() / f"kernels-{_fingerprint(compiler)}.so"
     if not library.exists():
+        _log.info("compiling kernels, once for this machine: %s", library)
         _compile(compiler, library)
     return Kernels(ctypes.CDLL(str(library)))
 
@@ -227,7 +228,7 @@ def kernels_pay(dtype: torch.dtype) -> bool:
         return False
     try:
         return compiled_kernels().block > 0
-    except (ConfigurationError, OSError) as error:
+    except (ConfigurationError, OSError, RuntimeError) as error:  # nowhere to keep them, no home among others
         _log.info("steps are not compiled: %s", error)
         return False
 
