@@ -208,7 +208,7 @@ class SystemPeer:
         content = [Tensor("latents", start), Tensor("states", pose), Tensor("goal_latents", goal)]
         plan = {"samples": samples, "topk": 2, "refinements": 1, "horizon": PLAN_HORIZON}
         result = self.engine.generate(content, task="plan", seed=0, **plan)  # type: ignore[arg-type]
-        energies: Floats = result.tensors["energies"]
+        energies: Floats = result.tensors["energies"][0]  # of the one refinement
         return energies
 
     def close(self) -> None:
