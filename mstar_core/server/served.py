@@ -19,11 +19,18 @@ def served_model(service: Service, name: str) -> ServedModel:
     raise NotFound(f"model {name!r} is not served here{nearest(name, service.models)}; models: {names}", param="model")
 
 
-def model_for_route(service: Service, name: str, route: str) -> ServedModel:
-    """The model of that name, if its card lists the route; raises `InvalidRequest` with those that do."""
+def model_for_route(service: Service, name: str, route: str, makes: str | None = None) -> ServedModel:
+    """The model of that name, if its card lists the route; raises `InvalidRequest` with those that do.
+
+    `makes` is the modality that the route answers with: a placement may have left out what makes it.
+    """
     model = served_model(service, name)
     if route in model.spec.card.routes:
-        return model
+        made = model.spec.card.outputs
+        if makes is None or makes in made:
+            return model
+        problem = f"model {name!r}, as it is served here, makes {', '.join(made)}, not {makes}"
+        raise InvalidRequest(problem, param="model")
     able = sorted(name for name, other in service.models.items() if route in other.spec.card.routes)
     raise InvalidRequest(
         f"model {name!r} does not serve {route}; models that do: {', '.join(able) or 'none'}", param="model"

@@ -91,7 +91,7 @@ def speech_routes(service: Service, settings: ServerSettings) -> APIRouter:
     @router.post(ROUTE, summary="Text to speech", openapi_extra=json_schema(SpeechFields))
     async def create_speech(request: Request) -> TicketResponse:
         fields = validate(SpeechFields, await read_object(request, settings.max_body_bytes))
-        model = model_for_route(service, fields.model, ROUTE)
+        model = model_for_route(service, fields.model, ROUTE, makes="audio")
         speech = _checked(fields, model)
 
         def submit() -> Ticket:

@@ -63,13 +63,13 @@ def _answered(service: Service, settings: ServerSettings, picturing: Picturing) 
 
 def _generation(service: Service, body: dict[str, Any]) -> Picturing:
     fields = validate(ImageFields, body)
-    model = model_for_route(service, fields.model, GENERATIONS)
+    model = model_for_route(service, fields.model, GENERATIONS, makes="image")
     return picturing_of("image_generation", fields, [Text(fields.prompt)], model)
 
 
 def _edit(service: Service, settings: ServerSettings, body: dict[str, Any]) -> Picturing:
     fields = validate(EditFields, body)
-    model = model_for_route(service, fields.model, EDITS)
+    model = model_for_route(service, fields.model, EDITS, makes="image")
     remote = RemoteMedia(hosts=settings.media_hosts, max_bytes=settings.max_body_bytes)
     given = [(f"image.{number}", text) for number, text in enumerate(fields.image)]
     return _edit_with(settings, fields, model, [(at, _file(text, remote, at)) for at, text in given])
@@ -82,7 +82,7 @@ def _file(text: str, remote: RemoteMedia, at: str) -> bytes:
 
 def _edit_of_form(service: Service, settings: ServerSettings, form: Sequence[tuple[str, bytes]]) -> Picturing:
     texts, pictures = split_form(form)
-    model = model_for_route(service, validate(_ModelField, texts).model, EDITS)
+    model = model_for_route(service, validate(_ModelField, texts).model, EDITS, makes="image")
     fields = validate(EditFields, {**typed(texts, model), "image": [at for at, _ in pictures]})
     return _edit_with(settings, fields, model, pictures)
 
