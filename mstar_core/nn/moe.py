@@ -152,7 +152,7 @@ def grouped(chosen: torch.Tensor, experts: int, *, least: int = 1) -> Groups:
 
 
 def moe_names(ours: str, theirs: str, experts: int, *, shared: bool = False) -> dict[str, list[Piece]]:
-    """Which published tensors make up a `MixtureOfExperts`, by the names of Qwen's checkpoints: experts one by one.
+    """Which published tensors make up a `MixtureOfExperts`, by Hugging Face's names: experts one by one.
 
     `ours` is the name of the module, `theirs` of the published one (`model.layers.0.mlp`).
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,8 +31,9 @@ class _Toy(StatelessNode):
             raise RuntimeError(f"{self.name} was told to fail")
         return self._outputs(call, call.inputs["seen"], params)
 
+    @abstractmethod
     def _outputs(self, call: Call, seen: torch.Tensor, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        raise NotImplementedError
+        """What the node gives for one call."""
 
 
 class Observer(_Toy):

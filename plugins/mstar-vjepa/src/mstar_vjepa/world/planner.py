@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -29,9 +30,9 @@ class _PlannerNode(StatelessNode):
         """Outputs of each call."""
         return [self.compute(call) for call in calls]
 
+    @abstractmethod
     def compute(self, call: Call) -> Mapping[str, torch.Tensor]:
         """Outputs of one call."""
-        raise NotImplementedError
 
 
 class Sampler(_PlannerNode):
